@@ -20,8 +20,7 @@ def main() -> None:
 def _fill_standard_streams() -> None:
     """Open the null device for each standard stream that the parent process closed.
 
-    Otherwise the first connection to a broker would get the stream's number, and libraries that write to stderr would
-    write into that connection.
+    Otherwise a broker's connection would get the stream's number, and libraries would write stderr into the connection.
     """
     for number in range(3):
         try:

@@ -82,10 +82,7 @@ class UsageError(KmigrateError):
 
 
 class Refused(KmigrateError):
-    """A guard's refusal before anything was changed, or between two changes.
-
-    After a change, `still_true` names that change.
-    """
+    """A guard's refusal before any change, or between two changes; `still_true` names the changes made before."""
 
     exit_code = 3
     findings: Sequence[Mapping[str, str]] = ()
@@ -123,10 +120,7 @@ class Unreachable(Failed):
 
 
 class AuthenticationFailed(Failed):
-    """TLS or SASL: broker and client do not accept each other's identity.
-
-    No retry helps, so this error is not Unreachable.
-    """
+    """TLS or SASL: broker and client reject each other's identity; not Unreachable, because no retry helps."""
 
 
 class BrokerRefused(Failed):

@@ -1,8 +1,8 @@
 """ACLs as a single broker knows them, and the name of the right that a refused request lacks.
 
-The wire client reads ACLs, because a promote asks every broker of the target. An ACL that the controller accepted is
-not yet in force on a broker that has not received the ACL. A producer that writes there in between gets
-TOPIC_AUTHORIZATION_FAILED, and ends. `Admin` writes ACLs.
+The wire client reads ACLs, because a promote asks every broker of the target. An accepted ACL is not yet in force on a
+broker that has not received the ACL: a producer that writes there in between gets TOPIC_AUTHORIZATION_FAILED, and ends.
+`Admin` writes ACLs.
 """
 
 from __future__ import annotations

@@ -54,10 +54,7 @@ _Key = TypeVar("_Key")
 _LOGIN = frozenset({-169, -181})  # authentication, TLS
 _CONNECT = frozenset({-193, -195})  # an unresolved name, a failed connection
 _ALERT = "SSL alert number"
-"""Text of a TLS alert: in TLS 1.3 a broker refuses a certificate after the handshake.
-
-librdkafka reports that alert as a transport failure.
-"""
+"""Text of a TLS alert, a transport failure to librdkafka: in TLS 1.3 certificates are refused after the handshake."""
 _TOKEN_SECONDS = 60.0
 """Assumed lifetime of a token that does not name its expiry."""
 
@@ -210,9 +207,7 @@ class Admin:
     ) -> dict[_Key, Any]:
         """Return the answer or the Failed by key; `right` is the right that an authorizer demands for the request.
 
-        The request is repeated while a broker that leaves the metadata drops the request. Nobody knows whether such a
-        request was carried out. Each of our requests may be carried out twice: a topic created twice exists, which
-        callers accept.
+        A request that a leaving broker drops is repeated, perhaps carried out twice: callers accept an existing topic.
         """
         tries = Backoff(_RESEND_SECONDS, within_s=self._timeout)
         self._asked += 1

@@ -1,13 +1,11 @@
 """Appends by compare-and-set: the position of a producer id's last batch on a log, and single appends behind it.
 
-The position of an append-only writer is the log's own tail: the header of a batch holds base offset, count and sequence
-together. Offset and sequence never come from two reads that may disagree (W2).
+The log's tail is the writer's position: a batch header holds offset, count and sequence, so no two reads disagree (W2).
 
-Whether a topic's leaders refuse every append because of its size limit is checked without risk: the probe is a batch
-with a wrong checksum, which no broker ever stores. A broker checks the size of a batch before the checksum. So a
-partition that accepts writes answers CORRUPT_MESSAGE (2), and a partition with `max.message.bytes=1` answers
-MESSAGE_TOO_LARGE (10). The limit counts only if the leader itself shows the limit: each broker applies a new limit some
-50 ms after the change (V4).
+A probe with a wrong checksum, which no broker ever stores, shows whether leaders refuse every append because of a size
+limit. A broker checks the size before the checksum: a partition that accepts writes answers CORRUPT_MESSAGE (2), a
+partition with `max.message.bytes=1` MESSAGE_TOO_LARGE (10). The limit counts only if the leader itself shows the limit:
+each broker applies a new limit some 50 ms after the change (V4).
 """
 
 from __future__ import annotations
@@ -61,9 +59,8 @@ async def read_tail(
 ) -> LogTail:
     """Return where `producer_id` must append next; raise Unreachable, or Diverged if somebody else wrote behind it.
 
-    `since`: the offset before which other writers were allowed.
-    `settle_s`: how long the log end must stay unchanged after an unknown outcome before the log end is believed.
-    `replicated`: the log end must also equal the high watermark for all that time.
+    `since`: the offset before which other writers were allowed. After an unknown outcome the log end must stay
+    unchanged for `settle_s`; with `replicated`, the log end must also equal the high watermark for all that time.
     """
     deadline = monotonic() + patience_s
     end = await settled_end(client, topic, partition, settle_s, deadline, replicated=replicated)
@@ -97,8 +94,7 @@ async def settled_end(
 ) -> int:
     """Return the log end (not the high watermark: V1) once the log end has stayed unchanged for `settle_s`.
 
-    `replicated`: the high watermark must equal the log end for as long. While a broker works on a request of ours, the
-        high watermark is below the log end. Requests behind that request on its connection are still to come.
+    `replicated`: the high watermark must equal the log end for as long; if lower, requests of ours are still to come.
     """
     last, since = await _end(client, topic, partition, replicated=replicated), monotonic()
     while settle_s:
@@ -198,10 +194,7 @@ async def append_alone(
     timeout_s: float = 30.0,
     grace_s: float = 5.0,
 ) -> ProduceAnswer:
-    """Append a batch with nothing else in flight; raise Unreachable if no answer came.
-
-    The broker has `timeout_s` for its answer; we wait `grace_s` longer.
-    """
+    """Append a batch with nothing else in flight; raise Unreachable `grace_s` after the broker's own `timeout_s`."""
     connection = await client.connection(await known_leader(client, topic, partition), purpose)
     frame = await connection.call_raw(
         ApiKey.PRODUCE,

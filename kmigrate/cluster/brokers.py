@@ -1,10 +1,8 @@
 """Facts about each broker of a cluster: the reach of its advertised address, and its log directories.
 
-Clients connect to the advertised addresses after the bootstrap address.
-
-DescribeLogDirs reports the bytes of topics, and the free room. Kafka 3.3 and later report the size and the usable bytes
-of a log directory's volume (version 4 of the request, KIP-827). The request needs DESCRIBE on the cluster. Without that
-right a broker answers with an error, and before version 3 without any log directory.
+Clients connect to the advertised addresses after the bootstrap address. DescribeLogDirs reports the bytes of topics;
+from Kafka 3.3 on also the size and the usable bytes of a log directory's volume (version 4, KIP-827). The request needs
+DESCRIBE on the cluster: otherwise a broker answers with an error, and before version 3 without any log directory.
 """
 
 from __future__ import annotations
@@ -113,10 +111,7 @@ class LogDir:
 async def read_log_dirs(
     client: ClusterClient, topics: Mapping[str, Iterable[int]] | None = None
 ) -> dict[int, list[LogDir] | Failed]:
-    """Return the log directories by broker, with the sizes of these topics; Failed for a broker without an answer.
-
-    The brokers are those in the client's metadata.
-    """
+    """Return each known broker's log directories, with these topics' sizes; Failed for a broker without an answer."""
     asked = list(_portions(topics or {}))
     nodes = sorted(client.metadata.brokers)
     return dict(zip(nodes, await together(*(_of_broker(client, node, asked) for node in nodes)), strict=True))

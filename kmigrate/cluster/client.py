@@ -1,8 +1,8 @@
 """A cluster as our wire client sees it: its leaders, and a connection per broker and purpose.
 
-`ClusterClient` routes a request to its broker and turns answers into plain values. An answer per key is data, never an
-exception, because a fan-out may fail in part. Raw Fetch and Produce also get their connections here. Nothing in this
-module retries for ever: callers own their deadlines.
+`ClusterClient` routes a request to its broker and returns plain values. An answer per key is data, never an exception,
+because a fan-out may fail in part. Raw Fetch and Produce also get their connections here. Nothing in this module
+retries for ever: callers own their deadlines.
 """
 
 from __future__ import annotations
@@ -133,11 +133,7 @@ class ClusterClient:
         return self.metadata_cache.known
 
     async def bootstrap(self) -> BrokerConnection:
-        """Return a connection to any broker that answers: a known broker first, then the bootstrap addresses.
-
-        A broker that stands still, or whose responses get lost, accepts connections all the same. A broker that is cut
-        off from its controller answers from old metadata. Such brokers come last.
-        """
+        """Return a connection to a broker: known brokers, then bootstrap addresses; silent or outdated brokers last."""
         controls = [each for (_, purpose), each in self._connections.items() if purpose == "control"]
         known = {each.address: each for each in controls if not each.lost}
         for address, connection in known.items():
@@ -169,8 +165,7 @@ class ClusterClient:
     async def refresh(self, topics: Iterable[str] | None = None) -> Metadata:
         """Read metadata anew, of all topics if `topics` is None. Never create a topic (D11).
 
-        A waiting caller takes an answer that was requested after its call. So hundreds of partitions of a topic that
-        notice the same change at once cost a single request.
+        Callers share a request sent after their calls: hundreds of partitions notice a change at once.
         """
         called = monotonic()
         asked: Topics = None if topics is None else tuple(topics)
@@ -188,10 +183,7 @@ class ClusterClient:
             return metadata
 
     async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
-        """Return the names, except those that a broker calls unknown topics; keep nothing about them.
-
-        A client may have chosen the names, so there may be any number of invalid or invisible names.
-        """
+        """Return the names, except topics unknown to a broker; keep nothing: clients may send any number of names."""
         return await self._ask_any_broker(tuple(topics), names_in)
 
     async def _ask_any_broker(self, asked: Topics, hear: Callable[[bytearray], _T]) -> _T:
@@ -216,10 +208,7 @@ class ClusterClient:
         )
 
     def rank(self, address: tuple[str, int]) -> tuple[float, bool]:
-        """Return a sort key: requests that any broker can answer go last to the broker with the greatest key.
-
-        The key is the time since which the broker is silent, and whether the broker was found to be behind another.
-        """
+        """Return the sort key of a broker (ask the greatest last): silent since, and whether found behind another."""
         named = "{}:{}".format(*address)
         return self.health.since(named), named in self._cross_check
 
@@ -230,8 +219,7 @@ class ClusterClient:
     async def find_topic(self, name: str) -> TopicInfo | None:
         """Return a topic as any broker knows it; all brokers are asked at once.
 
-        A broker that has just started may not have heard of the topic yet. Raise Unreachable if a broker that may know
-        the topic does not answer.
+        A new broker may not know the topic yet; raise Unreachable if a broker that may know the topic is silent.
         """
         found = await self.topic(name)
         if found is not None:
@@ -283,8 +271,7 @@ class ClusterClient:
     def any_broker(self) -> int:
         """Return the node id of a broker for a request that any broker can answer; −1 while no broker is known.
 
-        The broker that answered last comes first, if we are still connected to that broker. Then follow other connected
-        brokers, then any broker. A cluster lists a broker that has just died, or stands still, for seconds.
+        Prefer the connected one that answered last, then connected ones: dead or hung brokers stay listed for seconds.
         """
         connected = {each.address for each in self._connections.values() if not each.lost}
         brokers = self.metadata.brokers
@@ -347,10 +334,7 @@ class ClusterClient:
         read_committed: bool = False,
         purpose: str = "control",
     ) -> dict[Key, LogOffset]:
-        """Return offsets by partition; the wanted values are LATEST, EARLIEST or a timestamp in ms.
-
-        With `replica_id=LOG_END` the answer is the log end, not the high watermark (V1).
-        """
+        """Return offsets of LATEST (high watermark; log end if `replica_id=LOG_END`: V1), EARLIEST or ms timestamps."""
 
         async def ask(node: int, keys: Sequence[Key]) -> Mapping[Key, LogOffset]:
             question = {key: wanted[key] for key in keys}
@@ -370,11 +354,7 @@ class ClusterClient:
         read_committed: bool = False,
         purpose: str = "control",
     ) -> dict[Key, LogOffset]:
-        """Return a broker's answer, whether the broker leads these partitions or not.
-
-        A follower also reports its own log end. If the request names an epoch, a broker that knows another epoch
-        refuses.
-        """
+        """Return any broker's answer, also a follower's own log end; a broker with another epoch than asked refuses."""
         question = ask_for_offsets(wanted, epochs or {}, replica_id=replica_id, read_committed=read_committed)
         return offsets_in(await self.call(question, node, purpose=purpose))
 
@@ -468,10 +448,7 @@ class ClusterClient:
         commit: bool = True,
         purpose: str = MARKERS,
     ) -> int:
-        """Append `count` control markers to a partition, one offset each; return the broker's error code (M2, W5).
-
-        The code does not say how many markers were written; only the log end does.
-        """
+        """Append `count` markers, an offset each; return the error code: only the log end tells how many (M2, W5)."""
         request = entity(ApiKey.WRITE_TXN_MARKERS, 1, "request")
         marker_type = element_type(request, "markers")
         topic_type = element_type(marker_type, "topics")
@@ -499,9 +476,9 @@ class ClusterClient:
         return {partition: outcome for (_, partition), outcome in deleted.items()}
 
     async def set_broker_default(self, key: str, value: str | None, *, only_ask: bool = False) -> int:
-        """Set a cluster-wide dynamic broker default, or remove it with None; return the broker's error code (W1).
+        """Set (None: remove) a cluster-wide dynamic broker default, and return the broker's error code (W1).
 
-        With `only_ask`, only check the permission. A broker also accepts unknown keys (`cluster.producer_expiration`).
+        `only_ask` only checks the permission. A broker also accepts unknown keys (`cluster.producer_expiration`).
         """
         request = entity(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, "request")
         resource_type = element_type(request, "resources")
@@ -528,10 +505,7 @@ async def until_answered(
     *,
     within_s: float | None = None,
 ) -> Message:
-    """Ask again while the answer's error code may pass; return the first answer without an error.
-
-    Raise BrokerRefused for any other code, and after the usual time of a request.
-    """
+    """Ask until an answer has no error; raise BrokerRefused for a lasting error, and after a request's usual time."""
     tries = Backoff(_PAUSE_S, within_s=client.settings.request_timeout_s if within_s is None else within_s)
     while True:
         answer = await ask()
@@ -549,10 +523,7 @@ async def until_answered(
 
 
 async def api_versions(client: ClusterClient, node: int | None = None, *, purpose: str = "control") -> dict[int, int]:
-    """Return the newest version of each request that a broker supports, by API key.
-
-    An older broker closes the connection on an unknown request.
-    """
+    """Return the newest version of each request, by API key; an older broker ends a connection at unknown requests."""
     request = entity(ApiKey.API_VERSIONS, 0, "request")
     return newest_versions(await client.call(request(), node, purpose=purpose))
 

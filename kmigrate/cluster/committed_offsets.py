@@ -1,8 +1,7 @@
 """Committed offsets of a group, read over the wire, and written over the wire while the group has no members.
 
-confluent-kafka cannot do that (C8). confluent-kafka sends a metadata string with a zero byte at the end. Kafka Streams
-keeps its own state in that string, and cannot read the string with a zero byte. Besides, confluent-kafka reads a
-metadata string only up to the first zero byte.
+confluent-kafka ends a metadata string with a zero byte (C8), with which Kafka Streams cannot read its own state in the
+string. Besides, confluent-kafka reads a metadata string only up to the first zero byte.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ _FETCH = entity(ApiKey.OFFSET_FETCH, 7, "request")
 _ELSEWHERE = frozenset({Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE})
 _PAUSE_S = 0.1
 _FRESH_S = 1.5
-"""Greatest age, in seconds, of the permission to write committed offsets.
-
-No other process takes over within that time and lets a group read on.
-"""
+"""Greatest age in s of the permission to write committed offsets: no other process lets a group read on so soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +43,8 @@ async def write_positions(
 ) -> dict[Key, str]:
     """Commit offsets with leader epoch −1 (C1, V5); return the error by partition.
 
-    Kafka accepts a commit to a group without members from anybody, however late the commit arrives. `allowed` raises if
-    the group must no longer be written. So `allowed` is awaited last before each try, with the connection open. If the
-    process then stands still, only the request sent right behind this check can be late.
+    Kafka accepts any late commit to a group without members from anybody. So `allowed` (raises if the group must not be
+    written) is awaited last before each try, with the connection open: only the next request can be late.
     """
     if not positions:
         return {}
@@ -88,8 +83,7 @@ async def read_positions(
 ) -> dict[Key, CommittedOffset]:
     """Return a group's committed offsets of every visible topic; an unknown group has none.
 
-    With `stable`, wait until no transaction has pending offsets (C12). The call takes at most `timeout` seconds, or the
-    usual time of a request.
+    With `stable`, wait until no transaction has pending offsets (C12), for `timeout` s or a request's usual time.
     """
     request = _FETCH(group_id=group, topics=None, require_stable=stable)
 

@@ -3,10 +3,9 @@
 A session answers only for changed partitions, so an idle estate costs next to nothing. A full fetch (`full=True`)
 belongs to no session and answers for every partition that it names. Batches are left as views.
 
-A session names its topics by id (KIP-516) if the broker supports ids. A broker keeps a session's partitions in a hash
-table without chains, by 31 · partition + the hash of the topic's name. Names that differ in a number collide in that
-table. A broker of 3.9 with 40 topics of 100 partitions, `t-000` to `t-039`, took 5 to 25 s per fetch to find the
-partitions, and 20 ms with ids.
+A session names topics by id (KIP-516) if the broker supports ids. Brokers keep a session's partitions in a hash table
+without chains, by 31 · partition + the hash of the name, where names that differ in a number collide. A 3.9 broker with
+40 topics of 100 partitions, `t-000` to `t-039`, took 5 to 25 s per fetch to find the partitions, and 20 ms with ids.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ Key = tuple[str, int]
 class FetchSession:
     """A reader's fetches to a broker, one at a time, over a separate connection.
 
-    `meant` returns the topic id that the reader means by a name, or None if the reader accepts any topic of that name.
-    This id counts, whatever the metadata shows by now.
+    `meant` returns the topic id behind a name, None for any topic; this id counts, whatever the metadata shows.
     """
 
     def __init__(
@@ -190,10 +188,7 @@ async def fetch_one(
     read_committed: bool = False,
     max_wait_ms: int = 100,
 ) -> FetchedPartition:
-    """Return a partition's answer to a full fetch; raise Unreachable.
-
-    If a quota is used up, a broker answers without the partition. The fetch is then repeated after the throttle time.
-    """
+    """Return a full fetch's partition; if a used-up quota omits it, repeat after the throttle; raise Unreachable."""
     deadline = monotonic() + client.settings.request_timeout_s
     while True:
         answer = await fetch_full(
@@ -208,29 +203,23 @@ async def fetch_one(
 
 
 _EMPTY_ANSWERS = 3
-"""Consecutive empty answers that are believed.
-
-A Kafka broker sends a single such answer; other brokers may send an empty answer too early.
-"""
+"""Consecutive empty answers that are believed: Kafka sends a single such answer, other brokers some too early."""
 
 
 class PlaceLostError(StateLogBroken):
     """The leader lacks the next offset, or its log diverges from the log that was read.
 
-    Either the log was cut, or the broker lost its disk and got only the records that compaction had left. Such a broker
-    knows only the leader epochs of these records (W7). For any other epoch the broker reports the start of the next
-    epoch as if the log had been cut there. Only a read from the log's start tells the two cases apart.
+    The log was cut, or the broker lost its disk and got only what compaction had left. For a missing record's epoch,
+    such a broker reports the next epoch's start, as after a cut (W7). Only a read from the start tells these apart.
     """
 
 
 class Tail:
     """Reads a partition from its start to its end and on, batch by batch, across changes of the leader.
 
-    `on_batch` gets each batch once; `position` is the next offset to read. A tail never jumps. An offset out of range,
-    a diverging epoch (W7) or an end below the offsets already read is an error.
-
-    `leaders` are the brokers that answered. Each broker has its own log cleaner, and the log cleaners differ in their
-    progress.
+    `on_batch` gets each batch once; `position` is the next offset to read. A tail never jumps: an offset out of range,
+    a diverging epoch (W7) or an end below the offsets already read is an error. `leaders` are the brokers that
+    answered: each has its own log cleaner, with its own progress.
     """
 
     def __init__(
@@ -258,8 +247,7 @@ class Tail:
     def reached(self) -> int:
         """The offset below which there is nothing more to read.
 
-        Compaction may leave no batch up to the log's end. `position` then stays unchanged, because a wrong empty answer
-        must not skip a batch.
+        If compaction left no batch up to the end, `position` stays: a wrong empty answer must not skip a batch.
         """
         return max(self.position, self.high_watermark) if self._empty >= _EMPTY_ANSWERS else self.position
 

@@ -1,22 +1,20 @@
 """Groups over the wire: protocol type, members, and two placeholder members.
 
-librdkafka lists only consumer groups, and refuses to describe a group with another protocol type than `consumer`. A
-held group has another type.
+librdkafka neither lists nor describes a group with another protocol type than `consumer`, such as a held group.
 
 `GroupHold` keeps every other member out of a promoted group at its source:
-
-A  The placeholder's protocol type is not `consumer`. While the placeholder is a member, the coordinator refuses every
-   other member: JoinGroup with INCONSISTENT_GROUP_PROTOCOL (23), ConsumerGroupHeartbeat with GROUP_ID_NOT_FOUND (69).
-   The coordinator also refuses commits without a generation (UNKNOWN_MEMBER_ID, 25). Measured on 3.9.1 and 4.3.1.
+A  The placeholder's protocol type is not `consumer`. While the placeholder is a member, the coordinator refuses all
+   others: JoinGroup with INCONSISTENT_GROUP_PROTOCOL (23), ConsumerGroupHeartbeat with GROUP_ID_NOT_FOUND (69), and
+   commits without a generation with UNKNOWN_MEMBER_ID (25). Measured on 3.9.1 and 4.3.1.
 B  The placeholder is a static member with the longest session timeout that the broker accepts. Any process of kmigrate
-   takes the placeholder over by its `group.instance.id`. So the hold outlives a controller that restarts in time.
+   takes the placeholder over by `group.instance.id`, so the hold outlives a controller that restarts in time.
 C  A coordinator accepts the placeholder only if the group has no other member. The placeholder drives nobody out.
 D  Committed offsets stay, and do not expire while the placeholder is a member.
 
-`PlaceholderMember` keeps a group in the new protocol (KIP-848). During the first rebalance of a classic group, the
-coordinator fails when a member of the new protocol joins. The joining member gets UNKNOWN_SERVER_ERROR, at which
-librdkafka and Java end (C17). The classic members have to join again, and their applications may see an error. In a
-group that already uses the new protocol, members of both protocols join without an error.
+`PlaceholderMember` keeps a group in the new protocol (KIP-848). If a member of the new protocol joins during the first
+rebalance of a classic group, the coordinator fails. The member gets UNKNOWN_SERVER_ERROR, at which librdkafka and Java
+end (C17); the classic members join again, maybe with an error. A group that already uses the new protocol takes members
+of both protocols without an error.
 """
 
 from __future__ import annotations
@@ -49,10 +47,7 @@ _DESCRIBE_GROUP = entity(ApiKey.DESCRIBE_GROUPS, 0, "request")
 
 
 async def protocol_type(client: ClusterClient, group: str) -> str:
-    """Return the protocol type that the members of a group name, such as `connect` or `sr`; '' for an unknown group.
-
-    Workers of Connect and instances of Schema Registry use such groups to distribute work; they commit nothing there.
-    """
+    """Return a group's protocol type ('': unknown); `connect` and `sr` (Schema Registry) share work, commit nothing."""
     answer = await client.call(_DESCRIBE_GROUP(groups=(group,)), await client.find_coordinator(group))
     return str(answer.groups[0].protocol_type)
 
@@ -61,10 +56,7 @@ _DEAD = "Dead"
 
 
 async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember, ...]:
-    """Return the live members of a group of either protocol; no member if the cluster does not know the group.
-
-    Raise BrokerRefused or Unreachable.
-    """
+    """Return the live members of a group of either protocol, none if unknown; raise BrokerRefused or Unreachable."""
     describe = entity(ApiKey.DESCRIBE_GROUPS, 1, "request")(groups=(group,))
     describe_modern = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, "request")(
         group_ids=(group,), include_authorized_operations=False
@@ -96,10 +88,7 @@ _SYNC = entity(ApiKey.SYNC_GROUP, 3, "request")
 _LEAVE = entity(ApiKey.LEAVE_GROUP, 3, "request")
 _ANY_MEMBER = ""
 _SESSION_TIMEOUTS_S = (1800, 300, 60, 30, 10)
-"""Session timeouts to try, longest first.
-
-The default maximum of brokers is 30 minutes; a broker with a lower maximum refuses a longer timeout (26).
-"""
+"""Session timeouts to try, longest first: brokers refuse (26) more than their maximum, by default 30 minutes."""
 _REBALANCE_TIMEOUT = dt.timedelta(seconds=10)
 
 
@@ -176,8 +165,7 @@ _OWNS_NOTHING = dt.timedelta(seconds=1)
 async def is_mixed(client: ClusterClient, group: str) -> bool:
     """Return whether a group of the new protocol also has classic members. Raise Unreachable.
 
-    Brokers report each member's protocol from 4.0 on. At an older broker every member may be classic, so any member
-    counts. A broker without the new protocol has no such group.
+    Before 4.0, brokers do not report a member's protocol, so any member counts; old brokers have no such group.
     """
     node = await client.find_coordinator(group)
     version = (await api_versions(client, node)).get(ApiKey.CONSUMER_GROUP_DESCRIBE)
@@ -197,8 +185,7 @@ def placeholder_id(group: str) -> str:
 class PlaceholderMember:
     """A member that reads nothing and sends no heartbeat: it is removed after a session timeout, 45 s by default.
 
-    All processes with a placeholder in a group use the same member id. A failure to take the place is ignored: members
-    that then join too early try again.
+    All processes use the same member id. A failure to join is ignored: members that then join too early try again.
     """
 
     def __init__(self, client: ClusterClient, group: str) -> None:

@@ -1,19 +1,17 @@
 """Brokers that are silent, behind, or refuse our login; other brokers are asked instead.
 
-A broker that stands still, or whose responses get lost, refuses nobody: it accepts connections and requests and answers
-nothing. Its cluster elects other leaders within seconds, but a client that asks only the silent broker never hears of
-them. So a request that any broker can answer goes to the next broker after a moment, and to silent brokers last.
+A broker that stands still, or whose responses get lost, accepts connections and requests and answers nothing. Its
+cluster elects other leaders within seconds, but a client that asks only the silent broker never learns of them. So a
+request that any broker can answer goes to the next broker after a moment, and to silent brokers last.
 
-A broker that is cut off from its controller answers every request from old metadata, and the response does not show
-that. A client that asks only that broker never hears of a later leader. So now and then the other brokers are asked who
-leads, one after the other, in the background, and nobody waits for them. Their answers count only if they name a later
-leader epoch. A broker that was found to be behind another broker is asked last from then on, until its answers are as
-new again.
+A broker cut off from its controller answers from old metadata, without later leaders, and the response hides that. So
+now and then the other brokers are asked who leads, one after the other, in the background. Their answers count only if
+they name a later leader epoch. A broker found behind another is asked last until its answers are as new again.
 
-Many loops retry a refused login, and many clusters lock accounts after some refusals. If a broker has refused the
-login, and no broker has accepted the login since, the login itself may be wrong. For a while only brokers that accepted
-the login before are asked, each of them once. Otherwise the fault is the broker's: an old certificate, or a new
-password that has not arrived there yet. Then only that broker gets a pause.
+Many loops retry a refused login, and many clusters lock accounts after some refusals. If no broker has accepted the
+login since a refusal, the login may be wrong: for a while only brokers that accepted the login before are asked,
+each once. Otherwise the fault is the broker's (an old certificate, or a new password that has not arrived), and only
+that broker gets a pause.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ async def first_answer(
 ) -> _T:
     """Ask brokers one after the other, and return what `hear` makes of the first answer; raise Failed.
 
-    If a broker of another cluster answers, `hear` raises Unreachable. That broker is asked last from then on, too.
+    If a broker of another cluster answers, `hear` raises Unreachable, and that broker is asked last, too.
     """
     deadline = monotonic() + timeout
     asking: dict[asyncio.Future[bytearray], BrokerConnection] = {}
@@ -236,11 +234,7 @@ class LeadershipCrossCheck:
 
 _PAUSE_S = 1.0
 _OTHERS_PAUSE_S = 0.75
-"""Pause before a broker is asked that was not asked yet.
-
-The pause is shorter than `_PAUSE_S`. Otherwise the many loops that wait for the refusing broker would always come
-first.
-"""
+"""Pause before a broker not asked yet; shorter than `_PAUSE_S`, so that loops for the refusing broker come later."""
 
 
 class Logins:

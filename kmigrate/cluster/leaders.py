@@ -1,21 +1,19 @@
 """Answers that only a partition's leader can give: waits that end when another broker leads, and log ends with proof.
 
-A leader that stands still, or whose responses get lost, is replaced by its cluster within seconds. The old leader never
-tells the waiting client. So other brokers are asked who leads, until an answer arrives.
+A leader that stands still, or whose responses get lost, is replaced within seconds, and never tells the waiting client.
+So other brokers are asked who leads, until an answer arrives.
 
 A leader that is cut off from its controller, or that stood still, goes on to answer as leader while another leader
-takes records. Asked for its log end (replica id −2), a former leader that has become a follower answers without an
-error, too, under the new leader's epoch. So every request names the leader epoch that we know, and goes to all
-replicas. Seen on 2.8.2, 3.9.1 and 4.3.1:
-
-A  If the leader that metadata names for an epoch answers under that epoch without an error, this broker is the only
-   leader of that epoch.
+takes records. Asked for its log end (replica id −2), even a former leader that has become a follower answers without an
+error, under the new leader's epoch. So every request names the leader epoch that we know, and goes to all replicas.
+Seen on 2.8.2, 3.9.1 and 4.3.1:
+A  If the leader in metadata answers under its epoch without an error, this broker is the only leader of that epoch.
 B  A replica that knows a later epoch refuses (FENCED_LEADER_EPOCH): another leader has been elected. A replica that
-   does not know even this epoch refuses, too (UNKNOWN_LEADER_EPOCH). Such a replica leads no later epoch.
+   does not know even this epoch refuses, too (UNKNOWN_LEADER_EPOCH), and leads no later epoch.
 C  Without an unclean election the next leader is a replica in sync, and knows of its leadership before it takes a
-   record. So if each replica in sync has answered that it knows no later epoch, no acknowledged record is missing at
-   the leader. If a replica in sync has not answered, nothing is proven (REPLICA_NOT_AVAILABLE). A dead broker stays in
-   sync for seconds, until its cluster removes it; writes with acks=all wait for the same.
+   record. So if each replica in sync knows no later epoch, no acknowledged record is missing at the leader. Without all
+   their answers nothing is proven (REPLICA_NOT_AVAILABLE). A dead broker stays in sync for seconds, until the cluster
+   removes that broker; writes with acks=all wait for the same.
 """
 
 from __future__ import annotations
@@ -91,8 +89,7 @@ _Answers = Mapping[int, Mapping[_Key, LogOffset]]
 async def witnessed_ends(client: ClusterClient, keys: Iterable[_Key]) -> dict[_Key, LogOffset]:
     """Return the log ends of partitions under their known leaders; an error if the leadership is not proven.
 
-    A replica that knows a later leader is asked for its metadata, so that the next request goes to that leader. Raise
-    Failed if a leader does not answer.
+    Ask replicas that know a later leader for metadata: the next request goes there. Raise Failed for a silent leader.
     """
     asked = list(keys)
     unknown = {topic for topic, partition in asked if client.leader(topic, partition) < 0}

@@ -1,10 +1,8 @@
 """Reads of small parts of a log: the newest batch of each producer, a certain batch, the next batch, wide gaps.
 
-A broker forgets a producer by the age of the producer's records and not by the clock (V6), but its log does not forget.
-So the last batches of a partition tell what its producers wrote last, whatever the broker still knows. Lettered rules:
-
-A  The read covers at least the last MiB of each partition, or all of the partition, and every record appended since the
-   first look.
+A broker forgets a producer by the age of its records, not by the clock (V6), but its log does not forget: the last
+batches of a partition tell what its producers wrote last. Lettered rules:
+A  A read covers at least the last MiB of a partition, or the whole, and every record appended since the first look.
 B  A process that looks once before and again later reads only the new records, which are few while writers wait.
 C  Records read under another leader epoch may have been cut off since, and are read again.
 """
@@ -158,10 +156,7 @@ _WINDOWS = (2_000, 50_000)
 async def find_batch(
     client: ClusterClient, topic: str, partition: int, producer_id: int, epoch: int, sequence: int
 ) -> int:
-    """Return the base offset of the batch with this id, epoch and first sequence; −1 if there is none near the end.
-
-    Such a batch shows where a retried batch was stored before.
-    """
+    """Return the base offset of a retried batch (by id, epoch, first sequence); −1 if not near the end."""
     key = (topic, partition)
     end = (await client.log_ends([key]))[key]
     first = (await client.list_offsets({key: EARLIEST}))[key]
@@ -195,9 +190,8 @@ _AT_ONCE = 8
 async def look_ahead(client: ClusterClient, positions: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Pace]:
     """Return the pace of a copy at these offsets, from the age of the next batch, and its size per offset.
 
-    Partitions that cannot be read now are left out. kmigrate looks ahead only if no mirror has announced itself lately.
-    A broker returns the first batch of a partition whole, however few bytes the request allows. So each partition has a
-    request of its own, and only a few requests run at a time.
+    Unreadable partitions are left out. kmigrate looks ahead only if no mirror has announced itself lately. A broker
+    returns a first batch whole, however few bytes are allowed, so each partition has its own request, a few at a time.
     """
     found: dict[tuple[str, int], Pace] = {}
     few = asyncio.Semaphore(_AT_ONCE)
@@ -222,9 +216,8 @@ async def look_ahead(client: ClusterClient, positions: Mapping[tuple[str, int], 
 async def has_wide_gap(client: ClusterClient, topic: str, partition: int, start: int, end: int, limit: int) -> bool:
     """Return whether a log cleaner may have left more than `limit` consecutive offsets without a batch.
 
-    No such gap is missed. Probes stand half a limit apart. So a gap wider than the limit contains a probe with at least
-    half a limit of the gap still ahead. The answer is also true for some gaps between half the limit and the limit. No
-    gap fits into the last half: such a gap would have begun before the probe in front of that half.
+    Probes stand half a limit apart, so every wider gap holds a probe with half a limit ahead. Some gaps above half the
+    limit count, too. A gap in the last half would have begun before the probe in front of that half.
     """
     half = max(1, limit // 2)
     at = start
@@ -237,10 +230,7 @@ async def has_wide_gap(client: ClusterClient, topic: str, partition: int, start:
 
 
 async def _first_batch(client: ClusterClient, topic: str, partition: int, at: int, end: int) -> tuple[int, int]:
-    """Return start and end of the batch that holds an offset, or of the next batch; `end` twice if there is none.
-
-    Offsets that retention has deleted meanwhile are no gap, because nobody copies them.
-    """
+    """Return the bounds of the batch at or after `at` (none: `end` twice); deleted offsets are no gap: not copied."""
     node = client.leader(topic, partition)
     answer = await fetch_one(client, node, FetchPartition(topic, partition, at, 1), purpose="probe")
     if answer.error == Code.OFFSET_OUT_OF_RANGE:

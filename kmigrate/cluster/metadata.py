@@ -103,18 +103,12 @@ class MetadataCache:
     def __init__(self) -> None:
         self.known = Metadata(cluster_id="")
         self._agreed: dict[Topics, set[bytes]] = {}
-        """Responses that agree with `known`, by request.
-
-        There are several per request: each KRaft broker may name any living broker as the controller.
-        """
+        """Responses that agree with `known`, by request: each KRaft broker may name another controller."""
         self._nothing_later: dict[Topics, dict[bytes, bool]] = {}
         """Responses without a later leader than `known`, by request; True marks a response behind `known`."""
 
     def hear(self, asked: Topics, frame: bytearray) -> Metadata:
-        """Take in the response to a request; raise ProtocolViolation, or Unreachable if another cluster answered.
-
-        An address of a former broker may belong to another cluster by now.
-        """
+        """Take in a response; raise ProtocolViolation, or Unreachable if the address is another cluster's by now."""
         body = _body(frame)
         if body in self._agreed.get(asked, ()):
             return self.known
@@ -129,11 +123,9 @@ class MetadataCache:
         return self.known
 
     def hear_of_later(self, asked: Topics, frame: bytearray) -> bool:
-        """Take only later leaders of known partitions from a response, with their addresses.
+        """Take only later leaders of known partitions, with addresses; return whether the response has earlier leaders.
 
-        Return whether the response names an earlier leader of any partition. Raise as `hear` does. A broker that is
-        behind does not know new topics, and calls deleted topics alive. Only a leader epoch shows which of two brokers
-        has newer metadata.
+        Raise as `hear`. Only leader epochs show newer metadata: brokers behind lack new topics, and keep deleted ones.
         """
         body = _body(frame)
         if (behind := self._nothing_later.get(asked, {}).get(body)) is not None:
@@ -228,10 +220,7 @@ def _topic_info(reported: Any) -> TopicInfo | None:
 
 
 def _newest(known: TopicInfo | None, reported: TopicInfo) -> TopicInfo:
-    """Return the topic of a response, but keep partitions of which a later leader epoch is known.
-
-    A broker that stood still, or was cut off, reports old leaders for a moment, and would send us to itself.
-    """
+    """Return the reported topic, with later known leaders kept: an outdated broker would send us to itself."""
     if known is None or known.topic_id != reported.topic_id:
         return reported
     partitions = {

@@ -1,7 +1,4 @@
-"""How long brokers remember producers, and the cost of a longer memory.
-
-The append rule depends on that memory if old records are copied (W1).
-"""
+"""How long brokers remember producers, on which copying old records depends (W1), and the cost of a longer memory."""
 
 from __future__ import annotations
 
@@ -53,10 +50,7 @@ async def lengthen_memory(client: ClusterClient, now: ConfigValue | None, *, onl
 
 
 async def restore_memory(client: ClusterClient, admin: Admin, former: str) -> str:
-    """Restore the broker default `former` ('': the default was not set); return '' or the obstacle.
-
-    A value that somebody has set since stays.
-    """
+    """Restore the broker default `former` ('': unset), unless somebody changed it since; return '' or the obstacle."""
     now = await producer_memory(client, admin)
     if now is None or (now.own and now.value != RAISED_EXPIRATION) or former == RAISED_EXPIRATION:
         return ""
@@ -74,10 +68,7 @@ async def short_memory(client: ClusterClient, admin: Admin) -> str:
 
 
 ENTRY_BYTES = 430
-"""Heap bytes of a producer id with five batches in a partition replica, measured on Kafka 4.3.1.
-
-A broker takes 226 bytes for the id, and 40 for each of its newest five batches (`make bench-producers`).
-"""
+"""Heap bytes of a producer id in a replica: 226, and 40 per newest batch, up to 5 (4.3.1, `make bench-producers`)."""
 _MOST_PARTITIONS = 1_000
 """Most partitions that are described; the entries of a larger cluster are scaled up from these."""
 

@@ -3,10 +3,9 @@
 A broker that does not know a version closes the connection without a response. So the versions of a cluster are checked
 before any other request. Without this check kmigrate would retry for ever.
 
-Questions about single partitions are sent together: while a broker works on a request, the next questions gather. A
-thousand partitions that begin at once all ask the same question. A request per partition would keep kmigrate and the
-broker busy for seconds. Each answer comes from a request that was sent after its question arrived, as with a request of
-its own. The questions for a broker never wait for another broker, and never fail with another broker.
+While a broker works on a request, the next questions about partitions gather and are sent together: a thousand
+partitions may ask at once, and a request each would take kmigrate and the broker seconds. Each answer comes from a
+request sent after its question. Questions for a broker never wait for another broker, or fail with another broker.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Open transactions, by partitions and coordinators, and requests with the identity of a producer.
 
-An open transaction is the named cause of a waiting read_committed reader. A partition knows the producer id and the
-first offset of a transaction (DescribeProducers, Kafka ≥ 2.8). Only coordinators know the transactional id and the
-start time (ListTransactions, DescribeTransactions, ≥ 3.0). A transaction that no coordinator knows is hanging: only an
-operator can end a hanging transaction (KIP-664).
+An open transaction is the named cause of a waiting read_committed reader. A partition knows its producer id and first
+offset (DescribeProducers, Kafka ≥ 2.8). Only coordinators know transactional id and start time (ListTransactions,
+DescribeTransactions, ≥ 3.0). A transaction that no coordinator knows hangs until an operator ends it (KIP-664).
 
-Requests with the identity of a producer that has the transactional id end only open transactions, and write nothing to
-a partition while no transaction is open. Tried on 2.8.2, 3.9.1 and 4.3.1: an InitProducerId with the present identity
-raises the epoch (KIP-360), and repeats raise the epoch only once. From then on the coordinator refuses every request of
-the older epoch with PRODUCER_FENCED. If a transaction is open, the coordinator aborts the transaction and answers
-CONCURRENT_TRANSACTIONS.
+Requests with the identity of a producer that has the transactional id only end open transactions, and write nothing
+otherwise. Tried on 2.8.2, 3.9.1 and 4.3.1: an InitProducerId with the present identity raises the epoch (KIP-360), and
+repeats raise the epoch only once. Then the coordinator refuses the older epoch with PRODUCER_FENCED. If a transaction
+is open, the coordinator aborts the transaction and answers CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -142,8 +140,7 @@ async def tells_transactions(client: ClusterClient) -> bool:
 async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str, frozenset[str]] | None:
     """Return the ids with an open transaction, each with its topics that lack the marker.
 
-    Every broker is asked, because each broker knows the ids that it coordinates. Return None before Kafka 3.0. Raise
-    Unreachable if a broker cannot tell now.
+    Ask every broker, as each knows its own ids. Return None before Kafka 3.0; raise Unreachable if one cannot tell now.
     """
     if not names:
         return {}
@@ -179,8 +176,7 @@ class CoordinatedTransaction:
 async def group_transactions(client: ClusterClient, group: str, names: Collection[str]) -> list[CoordinatedTransaction]:
     """Return the open transactions that may hold committed offsets of a group; none before Kafka 3.0.
 
-    These are the transactions of `names`, and the transactions with the group's partition of the offsets topic. Raise
-    BrokerRefused or Unreachable.
+    They are of `names`, or have the group's partition of the offsets topic. Raise BrokerRefused or Unreachable.
     """
     if not await tells_transactions(client):
         return []
@@ -202,10 +198,8 @@ def group_partition(group: str, partitions: int) -> int:
 async def open_writers(client: ClusterClient, topic: str, partitions: int) -> dict[str, frozenset[int]]:
     """Return the writers with an open transaction or a missing marker at a topic, each with the transaction's start.
 
-    The start distinguishes a transaction from the writer's next transaction. From Kafka 3.0 on, the result has start
-    times by transactional id. Coordinators also report transactions that have written nothing yet. Coordinators do not
-    report hanging transactions, whose markers nobody will write. Before Kafka 3.0, the result has start offsets by
-    producer id, as the partitions know them.
+    The start tells a writer's transactions apart. From Kafka 3.0 on: start times by transactional id, also before the
+    first write, but without hanging transactions (no marker will come). Before: start offsets by producer id.
     """
     if await tells_transactions(client):
         found = await _open_everywhere(client)
@@ -221,8 +215,7 @@ async def open_writers(client: ClusterClient, topic: str, partitions: int) -> di
 async def listed_ids(client: ClusterClient) -> set[str]:
     """Return the transactional ids that a cluster shows us, by a request to each broker.
 
-    The list may be incomplete. A cluster lists no id before Kafka 3.0. Later a cluster lists no id without DESCRIBE on
-    that id, and no id that moves to another coordinator.
+    Missing are all ids before Kafka 3.0, then ids without DESCRIBE, and ids that move to another coordinator.
     """
     if ApiKey.LIST_TRANSACTIONS not in await api_versions(client):
         return set()
@@ -248,8 +241,7 @@ async def transaction_timeouts(client: ClusterClient) -> dict[str, int]:
 async def last_begun(client: ClusterClient, name: str) -> int | None:
     """Return when a transactional id began its last transaction, ms since the epoch; None for an unknown id.
 
-    Return −1 for no transaction, also if the cluster cannot tell (before Kafka 3.0, or without DESCRIBE on the id).
-    Return STILL_OPEN for an open transaction.
+    −1: none, or the cluster cannot tell (before Kafka 3.0, or no DESCRIBE on the id). STILL_OPEN: an open transaction.
     """
     if ApiKey.DESCRIBE_TRANSACTIONS not in await api_versions(client):
         return -1
@@ -267,8 +259,7 @@ async def last_begun(client: ClusterClient, name: str) -> int | None:
 async def begin_and_abort(client: ClusterClient, name: str, producer: tuple[int, int]) -> int:
     """Run an empty transaction, so that its id counts as used; return the broker's error code.
 
-    Nobody sees the transaction. It names a group that nobody has, and no topic, so its marker stands only in the topic
-    of committed offsets.
+    Nobody sees this: with a group that nobody has and no topic, the marker stands only in the committed offsets' topic.
     """
     await client.find_coordinator(_NOBODYS_GROUP)  # creates that topic if it is missing
     node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
@@ -286,10 +277,7 @@ async def add_partition(client: ClusterClient, identity: Identity, topic: str, p
 
 
 async def empty_transactions(client: ClusterClient, identity: Identity, topic: str, partition: int, count: int) -> int:
-    """Write `count` markers without CLUSTER_ACTION, slowly: as transactions without records (A12).
-
-    Return the first error code of the broker.
-    """
+    """Write `count` markers without CLUSTER_ACTION, slowly: empty transactions (A12); return the first error code."""
     node = await client.find_coordinator(identity[0], kind=_OF_TRANSACTIONS)
     tries = Backoff(_MARKER_PAUSE_S, within_s=client.settings.request_timeout_s)
     done = 0
@@ -457,20 +445,14 @@ async def _state_of(client: ClusterClient, name: str) -> DescribedTransaction | 
 
 
 async def end_transaction(client: ClusterClient, identity: Identity, *, committed: bool) -> int:
-    """Send EndTxn and return the coordinator's code.
-
-    For a transaction that has already ended the same way the code is 0, otherwise INVALID_TXN_STATE.
-    """
+    """Send EndTxn; return its code: 0 for a transaction ended the same way before, INVALID_TXN_STATE for the other."""
     code = await _end(client, await _coordinator(client, identity[0]), identity, committed=committed)
     _refuse_denied(client, identity[0], code)
     return code
 
 
 async def raise_epoch(client: ClusterClient, identity: Identity) -> int:
-    """Send InitProducerId with exactly this identity, and return the coordinator's code.
-
-    A producer that was faster keeps its newer epoch.
-    """
+    """Send InitProducerId with exactly this identity; return the code. A faster producer keeps its newer epoch."""
     name, producer_id, epoch = identity
     init = entity(ApiKey.INIT_PRODUCER_ID, 4, "request")
     message = init(
@@ -482,10 +464,7 @@ async def raise_epoch(client: ClusterClient, identity: Identity) -> int:
 
 
 async def refuse_unwritable_id(client: ClusterClient, name: str) -> None:
-    """Raise BrokerRefused if the cluster does not let us write with this transactional id.
-
-    The check is an EndTxn without a producer, which ends no transaction.
-    """
+    """Raise BrokerRefused if we may not write with this id; the check, an EndTxn without a producer, ends nothing."""
     await end_transaction(client, (name, _NOBODY, _NOBODY), committed=False)
 
 

@@ -1,8 +1,7 @@
 """The configuration: files, environment and flags become one frozen value when a process starts.
 
-`load` reads all sources as values with an origin. The sections and the clusters then check and convert these values. A
-wrong value ends the command with the place, the key and the expected form. Only a router reads `listener_access`, at
-its start.
+`load` reads all sources as values with an origin; sections and clusters check and convert these values. A wrong value
+ends the command with place, key and expected form. Only a router reads `listener_access`, at its start.
 
     load         the sources and their order
     raw_value    a value with its origin, and the error for a wrong value

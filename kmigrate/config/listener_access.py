@@ -1,7 +1,6 @@
-"""The security keys of `[router]` and the table of its clients, as one value for the router's listeners.
+"""Security keys of `[router]` and its client table; only a router reads them, at its start: files are on its host.
 
-A router reads these keys at its start. Other commands do not, because certificate and table exist on the router's host
-only. A key that the chosen protocol does not use is refused, as for clusters.
+A key that the chosen protocol does not use is refused, as for clusters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Reads the configuration: file < environment < flags, each value with its origin, every mistake named.
 
 A variable `KMIGRATE_<SECTION>__<KEY>` overrides a key (`KMIGRATE_ROUTER__PORT`,
-`KMIGRATE_CLUSTERS__SOURCE__BOOTSTRAP_SERVERS`, `KMIGRATE_CLUSTERS__SOURCE__SASL_PASSWORD`): dots and dashes become
-underscores. Variables without the double underscore belong to other programs.
+`KMIGRATE_CLUSTERS__SOURCE__SASL_PASSWORD`): dots and dashes become underscores. Variables without `__` are not ours.
 """
 
 from __future__ import annotations
@@ -51,11 +50,7 @@ _S = TypeVar("_S")
 
 
 def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings of a command.
-
-    `path` is the value of `--config`. Without `--config`, the file is `KMIGRATE_CONFIG`, then `./kmigrate.toml` if that
-    file exists. `overrides` maps `section.key` to the value of a flag.
-    """
+    """Return settings: `path` (`--config`), else KMIGRATE_CONFIG, else `./kmigrate.toml`; flags by `section.key`."""
     file = _choose(path, env)
     tables = _read(file) if file else {}
     folder = file.parent if file else Path()

@@ -1,7 +1,6 @@
-"""Values from an environment variable or a file: usable as text, never shown.
+"""Values from an environment variable or a file: usable as text by librdkafka, never shown.
 
-These types let a password reach librdkafka although the password never stands in `kmigrate.toml`, in the state log or
-in any output. `repr`, formatting and containers show `(hidden)`.
+No password is in `kmigrate.toml`, the state log or any output; `repr`, formatting and containers show `(hidden)`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The security keys of `[clusters.NAME]`, by librdkafka's names, as one frozen value for all our clients.
 
-Two names are not librdkafka's, because a token changes while a setting does not: `sasl.oauthbearer.token.file` and
-`sasl.oauthbearer.token.command`. A key that the chosen protocol does not use is refused: a password that no login asks
-for is a mistake.
+Two names are not librdkafka's, as a token changes: `sasl.oauthbearer.token.file` and `sasl.oauthbearer.token.command`.
+A key that the protocol does not use is refused: a password that no login asks for is a mistake.
 """
 
 from __future__ import annotations

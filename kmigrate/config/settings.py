@@ -1,8 +1,4 @@
-"""The whole configuration of a process, as one frozen value with the origin of each part.
-
-The dataclasses below *are* the file's grammar: a section is a class, and a key is a field. The loader checks the
-field's type and bounds, and the error message names them.
-"""
+"""The whole configuration, a frozen value with origins; the dataclasses are the file's grammar (sections and keys)."""
 
 from __future__ import annotations
 

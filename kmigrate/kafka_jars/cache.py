@@ -21,8 +21,7 @@ def cache_folder() -> Path:
 def cached(name: str, build: Callable[[Path], None]) -> Path:
     """Return the cache's folder of a name, which may have slashes. `build` fills an empty folder if it is missing.
 
-    The folder is complete or absent: a staging folder is filled and renamed at the end, so that a failed build leaves
-    nothing. A second process waits for the first and does not build beside it.
+    A staging folder is renamed at the end, so a failed build leaves nothing. A second process waits for the first.
     """
     folder = cache_folder() / name
     if folder.is_dir():
@@ -39,10 +38,7 @@ def cached(name: str, build: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Lock a file. A second caller, in this process or another, waits.
-
-    The kernel releases the lock when the process is gone.
-    """
+    """Lock a file; a second caller, in this process or another, waits. The kernel unlocks when the process is gone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

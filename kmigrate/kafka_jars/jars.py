@@ -1,7 +1,4 @@
-"""Kafka's own jars, fetched once from Maven Central by the Ivy that PySpark ships, and cached.
-
-Neither Maven nor a Kafka distribution is needed: PySpark brings Ivy, Ivy brings brokers.
-"""
+"""Kafka's own jars, fetched once from Maven Central by PySpark's Ivy, without Maven or a Kafka distribution; cached."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ __all__ = [
 
 _SCALA = "2.13"
 SPARK_CONNECTOR = ("org.apache.spark", f"spark-sql-kafka-0-10_{_SCALA}", "4.0.0")
-"""Organisation, module and version of the newest connector whose every jar is published.
-
-This connector works with every PySpark 4.0.x.
-"""
+"""Newest connector with every jar published (organisation, module, version); works with every PySpark 4.0.x."""
 _KAFKA_MODULES = {"kafka": (f"kafka_{_SCALA}",), "mirror-maker": ("connect-mirror", "connect-runtime")}
 # Kafka's jars bring the logging interface without a writer. With this writer brokers write readable logs.
 _LOG_WRITER = ("org.slf4j", "slf4j-simple", "1.7.36")

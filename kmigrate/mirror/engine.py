@@ -4,9 +4,8 @@
                              │                                                          │
                              └── lease vacant ──▶ lead (`upkeep.lease_holder`): topics, upkeep, assignment of partitions
 
-Intents come from the state log (topics to mirror, fences, barriers, the assignment). Facts go back into the state log
-(created, aligned, stopped) and into the presence log (progress of this process's share). A crash at any point loses
-nothing, because every step is derived anew from the state log and the target's own logs.
+Intents (topics, fences, barriers, assignment) come from the state log, facts (created, aligned, stopped) return there,
+and progress goes into the presence log. No crash loses anything: every step is derived anew from the logs.
 """
 
 from __future__ import annotations
@@ -82,11 +81,7 @@ class MirrorEngine:
         """The reason why the target forgets producers too early for more than one batch in flight, or ''."""
         self._applied = self._generation = -1
         self._late_writes: Collection[Key] = ()
-        """Partitions whose copy stopped with writes in flight that must not land behind another process's writes.
-
-        These writes may still arrive. This process announces nothing until it copies again, so that the other processes
-        take over as from a dead process.
-        """
+        """The last copier's `late_writes`, maybe to come: until the next copy this process is silent, as if dead."""
         self._news = asyncio.Event()
         self._urgent = False
         self._full = True
@@ -363,11 +358,7 @@ class MirrorEngine:
             await sleep(0.002)
 
     def _presence_ms(self) -> int:
-        """Return the interval of full presences; the cost of a presence grows with the number of partitions.
-
-        The interval is well below the time for which the last presence can be relied on. Otherwise the mirror would
-        pause writing for a moment in each interval.
-        """
+        """Return the interval of full presences: longer for more partitions, but so short that writing never pauses."""
         many = self._copier is not None and len(self._copier.lanes) > _MANY
         return min(self._link.settings.presence_ms * (2 if many else 1), round(600 * self._membership.sure_s))
 
@@ -398,7 +389,7 @@ class MirrorEngine:
         )
 
     def _released_epoch(self, copied: Collection[str]) -> int:
-        """Return the epoch of the known state if no forgotten topic or group has work in progress, else −1.
+        """Return the epoch of the known state, or −1 while forgotten topics or groups have work.
 
         All new work starts from that state, or checks that state once more before it acts.
         """

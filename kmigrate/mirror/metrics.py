@@ -1,8 +1,7 @@
 """Metrics of a mirror process about its links: the declarations, and the place where each value is read.
 
-A `LinkMeter` belongs to a link. The engine shows the meter the lanes while they copy. The copier counts in the meter
-what concerns no single partition. A lane's figures are in the lane and in its `tally`. Names follow MirrorMaker 2's
-sensors where such sensors exist, in seconds and bytes as Prometheus wants them.
+A `LinkMeter` counts what concerns no single partition; a lane's figures are in the lane and its `tally`. Names follow
+MirrorMaker 2's sensors where such sensors exist, in seconds and bytes as Prometheus wants them.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ from enum import StrEnum
 __all__ = ["OLD_MS", "DefaultsFrom", "HoleFiller", "MirrorSettings"]
 
 OLD_MS = 20 * 86_400_000
-"""Age from which records may outlive the broker's producer state.
+"""Age from which records may outlive a broker's producer state, even with the 24.8 days of an int as expiration (W1).
 
-This holds even if the expiration is raised to the 24.8 days that an int allows (W1). Such records are sent one batch at
-a time, and only while this process surely owns the partition.
+Such records are sent one batch at a time, and only while this process surely owns the partition.
 """
 
 
@@ -43,17 +42,12 @@ class MirrorSettings:
     backlog_bytes: int = 4 << 20
     """Bytes read and not yet acknowledged above which a partition is not fetched further."""
     backlog_total_bytes: int = 256 << 20
-    """Bytes read and not yet acknowledged of all partitions together, above which each has less room.
+    """Bytes read and not yet acknowledged of all partitions, above which each has only its part, but at least 64 KiB.
 
-    Above this limit each partition may have only its part, but at least 64 KiB. Otherwise thousands of lagging
-    partitions would take gigabytes. At twice the limit only topics in a promote are read.
+    Otherwise thousands of lagging partitions take gigabytes. At twice the limit only topics in a promote are read.
     """
     write_connections: int = 1
-    """Number of connections to each target leader.
-
-    A broker works on a single request of each connection at a time. Several connections make up for replicas that
-    acknowledge slowly. They cost some CPU, since each request then holds fewer batches.
-    """
+    """Connections to each target leader; several make up for slow replicas, but requests hold fewer batches (CPU)."""
     in_flight: int = 5
     """Produce requests in flight per partition once the broker's state for our producer id is confirmed (W3)."""
     lease_s: float = 3.0

@@ -4,8 +4,7 @@
    or close nothing else on the target.
 2. While the topic is mirrored, its readers may read, and everybody who may use the topic may describe it. Operations
    that change the topic (write, alter, delete, all) are held back until the promote.
-3. Denials are carried over like permissions. Denials of reading apply at once. The other denials apply together with
-   the permission that they limit.
+3. Denials are carried over like permissions: of reading at once, all others with the permission that they limit.
 4. kmigrate removes only ACLs that kmigrate put on the target. An ACL set by hand stays.
 """
 
@@ -69,8 +68,7 @@ _NOW = {
 }
 """Operations that a permission gives before the promote.
 
-These are the operations that the permission implies (a writer may describe), without operations that change the topic.
-CREATE is left out, because the topic exists.
+The permission implies them (a writer may describe), and they change nothing. CREATE is left out: the topic exists.
 """
 
 _DENIED_NOW = {

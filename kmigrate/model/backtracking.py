@@ -1,15 +1,14 @@
 """Tells whether a regular expression can be matched against any name in bounded time; pure.
 
-Python's `re` backtracks: it tries the ways to match in turn. If a repeat can divide the same text among its turns in
-several ways, the number of ways doubles with each character. A match against a name of 60 letters then never ends.
+Python's `re` backtracks: if a repeat can divide the same text among its turns in several ways, the ways to try double
+with each character. A match against a name of 60 letters then never ends.
 
 So the body of a repeat must be clear: among the places of the expression that may come next, no two match the same
 character. `([a-z]+-)*` is clear, because a hyphen ends each turn. `([a-z]+-?)+` is not clear: the next letter may
 belong to the same turn or to the next turn.
 
-Consecutive repeats (`.*-a-.*`) cost a power of the name's length, and consecutive choices (`a?a?`) multiply. So the
-numbers of both are bounded, unless the whole expression is clear. An expression with a back-reference counts as slow:
-only trying shows what a back-reference matches.
+Consecutive repeats (`.*-a-.*`) cost a power of the name's length, and choices (`a?a?`) multiply: both numbers are
+bounded, unless the whole expression is clear. A back-reference counts as slow: only trying shows what it matches.
 """
 
 from __future__ import annotations
@@ -22,10 +21,7 @@ from typing import Any, NamedTuple
 __all__ = ["slow_part"]
 
 _MOST_REPEATS = 4
-"""Maximum number of unclear repeats in sequence.
-
-Four repeats take less than a millisecond with a name of 60 characters, and 0.4 s with the worst name of 249 characters.
-"""
+"""Maximum number of unclear repeats in sequence: four take < 1 ms with 60 characters, 0.4 s with the worst 249."""
 
 _MOST_CHOICES = 12
 """Maximum number of unclear choices in sequence (`a?a?a?`); each choice doubles the number of ways to try."""

@@ -1,9 +1,8 @@
 """Merges the marks of producers at a barrier: several witnesses report marks, and the newest of each producer counts.
 
-A mark says that the source stores this sequence of this producer id and epoch. The witnesses are the routers (sequences
-that they saw acknowledged), the source broker (DescribeProducers) and the end of the source's log. No witness is enough
-alone. A broker forgets a producer by the timestamps of the producer's records (V6). A router forgets when it dies. Only
-the end of the log is read. Sequences run in a ring, so only marks of about the same time can be compared.
+A mark says that the source stores this sequence of a producer id and epoch. None of the witnesses is enough: a router
+(acknowledged sequences) forgets when it dies, the source broker (DescribeProducers) by the records' time (V6), and only
+the end of the source's log is read. Sequences run in a ring: only marks of about the same time can be compared.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Finds the topics and groups that transactions couple; pure.
 
-A transaction couples the topics that it writes, and the groups whose positions it commits. A transaction lives on a
-single cluster. If only some of its topics and groups were promoted, its producer could not go on. So topics and groups
-that transactional ids connect form a unit, and a unit is promoted together. A topic or group that no transaction uses
-is a unit of its own.
+A transaction couples the topics that it writes, and the groups whose positions it commits, on a single cluster. If only
+some of them were promoted, its producer could not go on. So topics and groups that transactional ids connect form a
+unit, and are promoted together. A topic or group that no transaction uses is a unit of its own.
 """
 
 from __future__ import annotations

@@ -9,11 +9,10 @@ _MOST = 2**63 - 1
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that ASCII digits stand for, or None.
+    """Return the number that ASCII digits stand for; None for other texts, and beyond the integers of Kafka's protocol.
 
-    None means that the text is anything else, or exceeds the integers of Kafka's protocol. `int` also accepts signs,
-    spaces, underscores and digits of other scripts, and fails beyond some thousand digits. `str.isdigit` accepts digits
-    that `int` refuses (²).
+    `int` also takes signs, spaces, underscores and other scripts, and fails beyond some thousand digits. `str.isdigit`
+    takes digits that `int` refuses (²).
     """
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST)):
         return None

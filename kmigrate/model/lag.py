@@ -1,17 +1,12 @@
 """Computes how far a partition's copy is behind its source, in records, bytes and seconds. Pure.
 
-Records are offsets. Offsets without a record count, too, because the copy has to pass them.
+Records are offsets, also offsets without a record, because the copy has to pass them. Bytes are an estimate: offsets
+times the partition's bytes per offset that the mirror has lately read. Exact bytes would require reading the records.
 
-Bytes are an estimate: offsets times the bytes per offset that the mirror has lately read from this partition. Exact
-bytes would require reading the records.
-
-Seconds are the age of the next record to copy, as an upper bound. The copy is `fresh` up to a moment, which is the
-later of two times:
+Seconds are the age of the next record to copy, as an upper bound. The copy is `fresh` up to the later of two times:
 - The timestamp of the record copied last. Alone, this time would be wrong for a partition without records for an hour:
   with the next record, the partition would seem an hour behind.
-- The time when the copy last stood at the source's end, as the source then reported it. Alone, this time would say
-  nothing about a backlog.
-
+- The time when the copy last stood at the source's reported end. Alone, this time would say nothing about a backlog.
 A record with a timestamp in the future counts as of now.
 """
 

@@ -1,7 +1,6 @@
 """Defines the state machines of a mirrored topic and a mirrored group.
 
-Two rules:
-1. These tables alone decide which phase may follow another, and only `advance_*` changes a phase. An illegal event
+1. Only these tables decide which phase may follow another, and only `advance_*` changes a phase. An illegal event
    raises a named error and changes nothing.
 2. The phase determines who serves a topic's Produce requests (`kmigrate.model.routes`). So only a record of the state
    log changes a phase: no local timer ever leaves a fence.
@@ -10,9 +9,8 @@ Two rules:
         ↑______________________|  ↑____________|_______________|_________|   (un-fence: back, with a reason)
          (anew: the target topic is gone or empty)
 
-A topic that another topic's flip names (`PromotedUnit`) leaves `fenced` only by its own flip.
-
-Left out on purpose: soak, reverse mirror and rollback after `promoted`.
+A topic that another topic's flip names (`PromotedUnit`) leaves `fenced` only by its own flip. Left out on purpose:
+soak, reverse mirror and rollback after `promoted`.
 """
 
 from __future__ import annotations

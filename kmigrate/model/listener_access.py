@@ -34,10 +34,7 @@ __all__ = [
 ]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""SASL mechanisms that a router relays.
-
-Kerberos and MSK's own mechanism are missing, because both are signed for the broker's host name.
-"""
+"""SASL mechanisms that a router relays; not Kerberos and MSK's own, which are signed for the broker's host name."""
 ANYBODY = "*"
 """Name of the table's entry for clients without an entry of their own."""
 
@@ -55,10 +52,7 @@ class ListenerTls:
 
 @dataclass(frozen=True, slots=True)
 class ClientEntry:
-    """A client in the router's table, with the data by which the router recognises the client.
-
-    `upstream` holds the security settings with which the client meets each cluster, by cluster name.
-    """
+    """A client in the router's table: marks to recognise it, and (`upstream`) its security settings by cluster name."""
 
     name: str
     password: str = field(default="", repr=False)
@@ -118,10 +112,7 @@ class ListenerAccess:
 
     @property
     def knows_certificates(self) -> bool:
-        """True if a certificate identifies the client.
-
-        If a login is required, the login identifies the client instead, as in Kafka.
-        """
+        """True if a certificate identifies the client; if a login is required, the login does, as in Kafka."""
         return not self.mechanisms and any(entry.certificate for entry in self.clients.values())
 
     @property

@@ -1,7 +1,7 @@
 """Shortens the ids of group members to marks, so that a router can name all its members twice a second. Pure.
 
-A coordinator gives every member an id that no other member ever gets. A router reports the members that it has heard. A
-member of the source's group that no router reports is connected to the source directly.
+Member ids are unique for ever. A router reports its members. A member of the source's group that no router reports is
+connected to the source directly.
 """
 
 from __future__ import annotations
@@ -14,8 +14,5 @@ _BYTES = 6
 
 
 def member_mark(member_id: str) -> str:
-    """Return the mark of a member id.
-
-    Among ten thousand members, the chance that two marks are equal is one in five million.
-    """
+    """Return the mark of a member id; two of ten thousand marks are equal with a chance of one in five million."""
     return hashlib.sha256(member_id.encode()).digest()[:_BYTES].hex()

@@ -3,9 +3,8 @@
     source   0 1 2 3 4 · · · 8 9 10        (5 to 7 hold no record: markers, aborted data, compacted away)
     target   7 8 9 10 11     12 13 14      two runs: (0 → 7, 5 records), (8 → 12, 3 records)
 
-Every copied record is in exactly one run, so no look-up ever has to use a nearby record. Offsets are translated as
-*positions*: a position means the next record at or after it, and so does its translation. A position that holds a
-record becomes that record's offset. A position in a gap becomes the offset of the next record.
+Every copied record is in exactly one run, so no look-up uses a nearby record. A *position* means the next record at or
+after it, and so does its translation: the record's own offset, or in a gap the next record's offset.
 
 Invariants:
 A  Runs are sorted by source offset and do not overlap on the source.
@@ -96,10 +95,7 @@ class OffsetMap:
         self.cover(source)
 
     def append(self, source: int, target: int, count: int) -> bool:
-        """Add records behind all others; return True if they begin a new run.
-
-        Raise ValueError if an invariant would break.
-        """
+        """Add records behind all others; return True for a new run; raise ValueError if an invariant would break."""
         if count < 1 or source < 0 or target < 0:
             raise ValueError(f"no run: {count} records from {source} to {target}")
         if not self._source:
@@ -144,11 +140,7 @@ class OffsetMap:
             self.covered = self._origin[0]
 
     def close(self, target_end: int) -> None:
-        """Fit the map to a target log that ends at `target_end`.
-
-        A stored map may name runs that were never written. Its last run may have grown since the run was stored: the
-        run's records then go on without a gap until the log ends.
-        """
+        """Fit the map to a log's end: stored runs may be unwritten, and the last may have grown since without a gap."""
         self.cut(target_end)
         if self._target and target_end > self.target_end:
             self.append(self.source_end, self.target_end, target_end - self.target_end)

@@ -1,15 +1,14 @@
 """Tracks which runs of a partition's offset map are stored in the map topic, and which must be stored next. Pure.
 
 A run is stored before its first batch is sent, so that every record on the target has its run. The map is kept in
-chunks under keys of their own. Compaction keeps the newest value of each key:
+chunks under keys of their own, of which compaction keeps the newest value:
 
     <link uuid>/<topic>/<partition>/<term>/<number>  →  target topic id, runs
 
 `term` is the term of the lease under which the chunk was written. A later term takes over the last chunk and continues
 in chunks of its own. A reader folds terms in ascending order, and each chunk replaces everything at or beyond its first
-run. So a late write of a process that lost its lease changes nothing, wherever the write lands in the log. A partition
-may begin anew under the same term, after a stop or a lost connection. Its new chunks are numbered behind all others,
-with the same effect.
+run. So a late write of a process that lost its lease changes nothing, wherever in the log. A partition that begins anew
+under the same term (a stop, a lost connection) numbers its chunks behind all others, with the same effect.
 """
 
 from __future__ import annotations
@@ -106,10 +105,7 @@ def _foreign(key: str, error: Exception) -> StateLogBroken:
 
 
 def fold_chunks(chunks: Iterable[tuple[ChunkKey, MapChunk]], target_topic_id: str) -> OffsetMap:
-    """Return the map that chunks of a partition make, folded in the order of their terms and numbers.
-
-    Chunks about another target topic are left out.
-    """
+    """Return the map that a partition's chunks make, by terms and numbers, without chunks about other target topics."""
     made = OffsetMap()
     for _, chunk in sorted((each for each in chunks if each[1].target_topic_id == target_topic_id), key=lambda c: c[0]):
         made.extend(chunk.runs)
@@ -119,8 +115,7 @@ def fold_chunks(chunks: Iterable[tuple[ChunkKey, MapChunk]], target_topic_id: st
 class MapLedger:
     """The offset map of one lane: the planned runs, and how many of them are stored.
 
-    `number` is the number of the ledger's first chunk, behind all chunks ever written under the same term. Overwriting
-    an earlier chunk would take its runs out of the map.
+    The first chunk's `number` is behind all chunks of the term: overwriting a chunk would take its runs off the map.
     """
 
     def __init__(
@@ -179,9 +174,8 @@ class MapLedger:
     def unwritten(self) -> tuple[int, list[tuple[ChunkKey, MapChunk | None]]]:
         """Return the token that `written` takes afterwards, and the chunks to store now (None: delete the chunk).
 
-        The last stored run is among them, because the run may have grown before a new run began. Chunks of cut plans
-        are deleted first, in descending order. So a reader after any of these writes finds no cut run behind the run
-        that replaced it.
+        The last stored run is among them, because it may have grown. Chunks of cut plans are deleted first, in
+        descending order: a reader after any of these writes finds no cut run behind the run that replaced it.
         """
         total = self._told = len(self.map)
         last = -(-(total - self._first) // _RUNS)

@@ -1,8 +1,7 @@
 """Chooses topics and groups by regular expression, except names that no expression ever chooses; pure.
 
-An expression must match a whole name. The expression is kept with its link, and also chooses names that appear later.
-The event loop that serves clients does the matching. So an expression that may take very long is refused, and a slow
-expression that is already kept chooses nothing.
+An expression, kept with its link, must match a whole name, and also chooses names that appear later. The event loop
+that serves clients matches, so a slow expression is refused, or, if already kept, chooses nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ class NamePattern:
 
     @property
     def slow(self) -> str:
-        """Reason why the expression chooses nothing; usually ''.
-
-        The link kept the expression before slow expressions were refused.
-        """
+        """Reason why the expression, older than the refusal of slow expressions, chooses nothing; usually ''."""
         return next((why for text in (self.include, *self.exclude) if (why := slow_part(text))), "")
 
     def matches(self, name: str) -> bool:
@@ -58,10 +54,7 @@ def excluded(expressions: Iterable[str], name: str) -> bool:
 
 
 def check_expression(text: str, where: str) -> str:
-    """Return a valid and fast regular expression unchanged; raise UsageError for any other.
-
-    The error says where the expression breaks off, or why it could take very long.
-    """
+    """Return a valid and fast expression unchanged; else raise UsageError: where it breaks off, or why it is slow."""
     try:
         re.compile(text)
     except re.error as error:

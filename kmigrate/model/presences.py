@@ -116,10 +116,7 @@ class MirrorPresence:
     engine: CopyEngine = CopyEngine.DAEMON
     """Copy engine; Spark: an attempt of a Spark task, which does not belong to the link's mirror processes."""
     said_ms: int = 0
-    """Time of this report by the reporting process's clock, ms since the epoch; 0: an older version reported no time.
-
-    The age of anything in the report is measured by this clock, not by the reader's clock.
-    """
+    """Time of this report, ms since the epoch; ages are by the same clock, not the reader's; 0: older version."""
     let_go: int = -1
     """Epoch of the newest state known here; −1 while this instance works on a topic or group being forgotten."""
     disk: DiskUse | None = None
@@ -141,8 +138,7 @@ class MirrorPresence:
 class FencedProgress:
     """A mirror process's progress in the topics whose writers wait, reported between two of its presence records.
 
-    A presence record covers all partitions of the process, at times thousands, and everybody reads it. A reader that
-    does not know `FencedProgress` waits for the next presence record.
+    Presence records have up to thousands of partitions and many readers. Older readers wait for the next of them.
     """
 
     instance: str
@@ -171,10 +167,7 @@ class FenceAck:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A topic that a router hides from members of a group, although the source assigned the topic to them.
-
-    The members use the new protocol (KIP-848). The topic must not be read at the target.
-    """
+    """A topic, not to be read at the target, that the source assigned to members (KIP-848) and a router hides."""
 
     topic_id: str
     """The topic's id at the source."""
@@ -304,10 +297,7 @@ class RouterPresence:
     limits: RouterLimits | None = None
     """Use of the router's limits; None: reported by a version without this field."""
     waiting: tuple[str, ...] | None = None
-    """Groups whose members wait here for the promote, or waited a moment ago.
-
-    None: reported by a version without this field.
-    """
+    """Groups whose members wait here for the promote, or did a moment ago; None: from a version without this field."""
     trouble: str = ""
     """Reason why fences, groups and clients are missing here: the whole report is too large for the presence topic."""
     staying: tuple[int, ...] = ()

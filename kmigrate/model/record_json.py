@@ -86,8 +86,7 @@ _SCALARS = frozenset({int, str, float, bool, type(None)})
 def _named_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     """Return a record's field names, each with the value that may be left out.
 
-    Only a partition's progress leaves values out: a presence record must fit into one message with thousands of
-    partitions.
+    Only a partition's progress leaves values out: thousands of partitions must fit into a presence's message.
     """
     nothing = object()
     sparse = kind is PartitionProgress
@@ -147,10 +146,7 @@ _MOST_PARTITIONS = 1 << 20
 
 
 def _check_topic(record: TopicRecord) -> None:
-    """Raise ValueError for a topic that no cluster has.
-
-    Readers make UUIDs of the topic ids, and lists of the partitions.
-    """
+    """Raise ValueError for a topic that no cluster has: readers make UUIDs of topic ids, and lists of partitions."""
     if not 0 <= record.partitions <= _MOST_PARTITIONS:
         raise ValueError(f"{record.partitions} partitions")
     for topic_id in (record.source_topic_id, record.target_topic_id):
@@ -163,10 +159,7 @@ _Read = Callable[[Any], Any]
 
 @cache
 def _reader(kind: Any) -> _Read:
-    """Return the function that makes a value of a type out of JSON.
-
-    The cache looks a function up once for each type, not once for each of 100,000 records.
-    """
+    """Return the function that makes a value of a type from JSON; cached by type, because 100,000 records use it."""
     if kind is ProducerMark:
         return _read_mark
     if dataclasses.is_dataclass(kind):

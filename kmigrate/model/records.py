@@ -6,8 +6,7 @@ State log (`__kmigrate_state`, compare-and-set, one partition). Keys:
     direct/<link>/<topic>   verified/<link>/<topic>   transaction/<link>/<transactional id>   router/<name>
     late/<link>/<topic>   stray/<name>   lease/<what>   assignment/<link>   misplaced/<link>/<group>
 
-`presences` defines the reports of running processes, and `record_json` the JSON of both. No record holds a secret: a
-link keeps only cluster names, bootstrap addresses and cluster ids.
+No record holds a secret: a link keeps only cluster names, bootstrap addresses and cluster ids.
 """
 
 from __future__ import annotations
@@ -77,12 +76,9 @@ SCHEMA = 2
 LEAST_READER = 2
 """Lowest format version whose readers may act on the records that this version of kmigrate writes.
 
-Every record names LEAST_READER, and a reader of a lower version refuses the record. A change of the format takes two
-releases. The first release reads the new format and does not write it. The second release writes the new format, with a
-higher SCHEMA.
-
-A reader that does not know a field ignores the field, or writes the record again without the field. If that would do
-harm, LEAST_READER rises to the version of the first release. Otherwise LEAST_READER stays.
+Every record names LEAST_READER; older readers refuse the record. A change of the format takes two releases: the first
+reads the new format, the second writes it, with a higher SCHEMA. A reader that does not know a field ignores the field,
+or writes the record again without it. Only if that would do harm, LEAST_READER rises to the first release's version.
 """
 
 SIZE_LIMIT, SEALED_SIZE = "max.message.bytes", "1"
@@ -134,10 +130,9 @@ class ClusterRef:
     """host:port of the brokers at the first contact; the first few of many."""
 
     def is_same(self, other: ClusterRef) -> bool:
-        """Return whether both are the same cluster.
+        """Return whether both are the same cluster: equal in cluster id, and in name or an address.
 
-        Clones of a cluster share its cluster id, but have no address in common. A cluster may be configured under two
-        names, with different bootstrap addresses. Then the addresses of its brokers decide.
+        Clones share the cluster id, but no address. For a cluster with two names, the brokers' addresses decide.
         """
         if self.cluster_id != other.cluster_id:
             return False
@@ -245,11 +240,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A fence that the source broker holds: `max.message.bytes=1` on the source topic, which refuses every append (V4).
-
-    The seal is in the record before the broker gets the limit. The seal leaves the record only when the broker takes
-    writes again.
-    """
+    """A source broker's fence: topic `max.message.bytes=1` refuses appends (V4); recorded before, until writes pass."""
 
     before: str
     """The topic's own `max.message.bytes` before the seal; '' if the topic had none."""
@@ -342,10 +333,7 @@ class TopicRecord:
     compacted: bool = False
     """True if a log cleaner works on the source topic, by the topic's own policy or by its cluster's default."""
     cleaned_to: Mapping[int, int] = field(default_factory=dict)
-    """The source's log ends when the mirror saw that the topic is no longer compacted, by partition.
-
-    Below these offsets a log cleaner has worked, while or after the records were copied.
-    """
+    """The source's log ends when the topic was no longer compacted, by partition: below, a log cleaner has worked."""
     granted_acls: tuple[Acl, ...] = ()
     """ACLs that kmigrate puts on the target, recorded before they are created; no other ACL is ever removed."""
     promote_acls: tuple[Acl, ...] = ()
@@ -370,10 +358,7 @@ class TopicRecord:
     unit: PromotedUnit = PromotedUnit()
     """Rest of the unit, in the record of the topic that is flipped first: nothing named here has a way back."""
     forgotten_ms: int = 0
-    """Time when the topic was taken out of its link; 0: it was not.
-
-    The record tells what must be restored on the target, and is deleted when that is done.
-    """
+    """Time when the topic left its link; the record stays until the target is restored; 0: it was not taken out."""
     aligning: tuple[int, ...] = ()
     """Added partitions that the mirror fills up to their starts; routers let nobody read these partitions."""
     recreate: bool = False
@@ -437,10 +422,7 @@ class GroupRecord:
     asked_ms: int = 0
     written: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     unread: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """Numbers of records that the group had not read at its promote, and that were never copied.
-
-    The mirror began behind these records.
-    """
+    """Numbers of records, never copied (the mirror began behind them), that the group had not read at its promote."""
     read_again: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Numbers of records that the group had read on the target before its promote, beyond the carried positions."""
     promoted_ms: int = 0
@@ -450,10 +432,7 @@ class GroupRecord:
     frozen: bool = False
     """True for a group that follows and is being promoted: no request of its members reaches the source any more."""
     staged: bool = False
-    """True if the group is frozen and its positions stand on the target.
-
-    The group opens when the topics that its transactions write are on the target.
-    """
+    """True if the group is frozen, its positions on the target; it opens with the topics of its transactions."""
     forgotten_ms: int = 0
     """Time when the group was taken out of its link; 0: it was not."""
     left_at: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -524,10 +503,7 @@ class ProducerMark:
 
 @dataclass(frozen=True, slots=True)
 class BarrierRecord:
-    """A chunk of a topic's producers at the barrier, by partition, for the gate on first writes.
-
-    Chunks of an earlier fence stay in the log; `fence_epoch` distinguishes them.
-    """
+    """A chunk of a topic's producers at the barrier, for the gate; `fence_epoch` tells old fences' chunks apart."""
 
     link: str
     topic: str
@@ -575,8 +551,7 @@ class VerifiedRecord:
 class DirectWriter:
     """A producer that wrote to a partition of the source without a router while the link mirrored the topic.
 
-    Times are ms since the epoch by the state log's clock. They say when the mirror read the batches, whatever
-    timestamps the batches have.
+    Times are when the mirror read the batches, ms since the epoch by the state log's clock, not batch timestamps.
     """
 
     producer_id: int
@@ -674,26 +649,19 @@ class LastEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The revocation of an identity, so that the source takes no request of it any more (decision 10).
-
-    An identity is revoked in place of routers that are not heard of.
-    """
+    """The revocation of an identity, in place of silent routers: the source takes no request of it (decision 10)."""
 
     last_end: LastEnd
     """End of the identity's last transaction, which the source has forgotten with the identity."""
     proven: bool = False
-    """True once the source is known to refuse the identity.
-
-    Until then the source may still take a late request, and the last transaction may end differently.
-    """
+    """True once the source refuses the identity; before, a late request may change how the last transaction ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
     """A transactional id of routed producers, with its producer ids and epochs at the target and at the source.
 
-    Both clusters raise their epoch at each InitProducerId. So the newest identity at one cluster belongs to the newest
-    identity at the other.
+    InitProducerId raises both epochs, so the newest identity at one cluster belongs to the newest at the other.
     """
 
     link: str
@@ -743,8 +711,7 @@ class TransactionRecord:
     def crosses(self, newer: TransactionRecord) -> bool:
         """Return whether the newer holder is the last at the target, and this record's holder the last at the source.
 
-        This holder may have begun a transaction at the source, and the newer holder would go on with that transaction.
-        So the newer holder has to ask both clusters once more.
+        The newer holder would go on with this holder's transaction at the source, so it must ask both clusters again.
         """
         last_at_target = self.producer_id != newer.producer_id or self.epoch < newer.epoch
         return last_at_target and self.later_at_source(newer)
@@ -778,18 +745,13 @@ _MOST_STRAYS = 100
 class StrayRecord:
     """Instances of a router that left without notice: each may live, or its bytes may be under way (V2).
 
-    Another instance of the same name replaced such an instance, or a person forgot it. A fence is sealed for these
-    instances, until they take themselves off the record or a person says that they are dead.
+    Each was replaced, or forgotten by a person; fences are sealed until it leaves the record or a person calls it dead.
     """
 
     name: str
     host: str
     instances: tuple[str, ...]
-    """Instances of the router.
-
-    If there are very many, the oldest are not named. The record's own key stands for them, and no instance takes that
-    key off.
-    """
+    """Instances; the record's own key, which no instance takes off, stands for the oldest of very many."""
     bootstrap: str = ""
     """host:port of the newest instance's bootstrap listener; '' if a version without this field wrote the record."""
 
@@ -829,17 +791,11 @@ class AssignmentRecord:
 
     link: str
     generation: int
-    """Generation of the assignment, above all earlier generations and all terms of the lease so far.
-
-    Writes without compare-and-set (holes) carry the generation, so that the broker refuses a former owner (V3).
-    """
+    """Above all former generations and lease terms; holes (no compare-and-set) carry it to fence former owners (V3)."""
     members: tuple[str, ...]
     """Instances that own partitions or may be given partitions."""
     owners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Place of each partition's owner in `members`, by topic, for partitions from 0 on.
-
-    For a moving partition: ~place of the member that lets go of the partition.
-    """
+    """Place of each partition's owner in `members`, by topic, from partition 0; ~place of a member that lets go."""
 
     @property
     def key(self) -> str:

@@ -1,8 +1,7 @@
 """Derives the routing table from the state: one immutable value with one epoch, swapped at once.
 
-A router decides each request by its newest table. By topic, the router counts requests that have left for a source and
-are not resolved. Once a table says hold, that count only falls. A count of 0 proves the fence: nothing that an older
-table decided is in flight.
+By topic, a router counts requests that have left for a source and are not resolved. Once its newest table says hold,
+the count only falls; 0 proves the fence: nothing that an older table decided is in flight.
 """
 
 from __future__ import annotations
@@ -130,9 +129,8 @@ class GroupRoute:
     def rejoining(self) -> bool:
         """True if members of the classic protocol must join anew, and the router holds their joins.
 
-        A group that commits in transactions does not rejoin before it is frozen. Kafka Streams commits nothing while it
-        waits for a join, so its transaction would stay open. Uncommitted work of such members is aborted with their
-        transactions.
+        A group that commits in transactions rejoins once it is frozen: Kafka Streams commits nothing while it waits for
+        a join, so its transaction would stay open. Uncommitted work of such members is aborted with their transactions.
         """
         return self.gathering and (self.frozen or not self.in_transactions)
 
@@ -194,10 +192,7 @@ def _route(link: LinkRecord, record: TopicRecord, barriers: Iterable[BarrierReco
 
 
 class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
-    """The transactions of a state, looked up on demand.
-
-    There may be 100,000 transactional ids, and each change of the state makes a table.
-    """
+    """The transactions of a state, looked up on demand: there may be 100,000 ids, and each change makes a table."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -218,8 +213,7 @@ class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
 
 def _group_route(state: State, record: GroupRecord) -> GroupRoute:
     promoting = record.phase is GroupPhase.PROMOTING
-    # Searched only during a promote: there may be 100,000 transactional ids, and each change of the state makes a
-    # table.
+    # Searched only during a promote: see `_Transactions`.
     in_transactions = promoting and any(record.group in each.groups for each in state.transactions(record.link))
     return GroupRoute(record.link, promoting, record.frozen, in_transactions)
 
@@ -227,8 +221,7 @@ def _group_route(state: State, record: GroupRecord) -> GroupRoute:
 def finished(state: State) -> bool:
     """Return whether clients leave the routers: all links that mirrored anything are finished, and nothing is mirrored.
 
-    An address belongs to a broker and not to a topic. So a client that is told a real address takes all its topics
-    there, whichever link they belong to. A single link that still needs the routers keeps all clients at the routers.
+    A client takes all its topics to a broker's real address, so a single link that needs the routers keeps all clients.
     """
     if not any(link.finished_ms for link in state.links()):
         return False
@@ -247,11 +240,7 @@ def routing_table(state: State) -> RoutingTable:
 
 
 def next_table(state: State, before: State, table: RoutingTable) -> RoutingTable:
-    """Return the table that a state implies, made from the table of an earlier state.
-
-    A whole table for thousands of topics takes tens of milliseconds, in which no client is served. Most records of the
-    state log concern no topic. So the routes of unchanged topics are the same values as before.
-    """
+    """Return a state's table; keep unchanged routes: thousands of topics anew would stop clients for tens of ms."""
     old, new = before.records, state.records
     if new.changed_since(old, "link"):
         return routing_table(state)
@@ -277,8 +266,7 @@ def _topics(state: State) -> dict[str, TopicRoute]:
 def _with_changes(state: State, topics: Mapping[str, TopicRoute], names: Iterable[str]) -> dict[str, TopicRoute]:
     """Return routes with the routes of some names made anew.
 
-    Two links may have a record of the same topic, since a link keeps the record of a topic that was forgotten. As in a
-    table that is made anew, the record with the greatest key is the route.
+    If two links have a record of a topic (a link keeps a forgotten topic's), the greatest key wins, as in a new table.
     """
     made = dict(topics)
     gates = _gates(state.all_barriers())

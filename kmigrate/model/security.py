@@ -1,7 +1,6 @@
 """Describes how kmigrate and a cluster authenticate each other: TLS, SASL, both or neither, as frozen values.
 
-Secrets are fields that no `repr` shows. A password or token in a file is read again at each login. So a value that is
-changed in its file serves the next connection.
+No `repr` shows secrets. A password or token in a file is read at each login, so a change serves the next connection.
 """
 
 from __future__ import annotations
@@ -77,10 +76,7 @@ class Security:
         return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
 
     def librdkafka(self) -> Mapping[str, str]:
-        """Return the same settings by librdkafka's names.
-
-        Of a bearer token only the mechanism is included, because the token is no setting.
-        """
+        """Return these settings by librdkafka's names; of a bearer token, which is no setting, only the mechanism."""
         found = {"security.protocol": self.protocol}
         if self.tls is not None:
             given = {

@@ -3,9 +3,8 @@
 Only a partition's owner reports on the partition; a report of a former owner is outdated.
 - A partition of a mapped topic belongs to the lease's holder.
 - A partition that Spark copies belongs to the task that has claimed it.
+- A partition that is moving between two processes, or is not shared out yet, belongs to nobody.
 - Any other partition belongs to the process that the newest assignment names.
-
-A partition that is moving between two processes, or is not shared out yet, belongs to nobody.
 """
 
 from __future__ import annotations
@@ -63,11 +62,7 @@ def owner_of(state: State, record: TopicRecord, partition: int) -> str:
 def progress_of(
     state: State, record: TopicRecord, words: Iterable[MirrorPresence], *, applied: int = -1
 ) -> dict[int, PartitionProgress]:
-    """Return the progress of each partition, as reported by its owner.
-
-    Only owners that have acted on the state up to `applied` count. A problem of the whole topic is reported with its
-    first partition.
-    """
+    """Return partitions' progress by owners at `applied` or later; a topic's problem comes with its first partition."""
     told: dict[int, PartitionProgress] = {}
     by_instance = {word.instance: word for word in words if word.link == record.link}
     for partition in range(record.partitions):

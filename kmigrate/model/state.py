@@ -105,10 +105,7 @@ class _Kind:
 
     @cached_property
     def couplings(self) -> tuple[TransactionRecord, ...]:
-        """First transaction for each set of coupled topics and groups.
-
-        Thousands of transactional ids couple the same few topics and groups.
-        """
+        """First transaction for each set of coupled topics and groups: thousands of ids couple the same few."""
         found: dict[_Coupling, TransactionRecord] = {}
         for bucket in self.buckets:
             for record in bucket.couplings.values():
@@ -126,9 +123,8 @@ def _keep_first(found: dict[_Coupling, TransactionRecord], record: TransactionRe
 class Records(Mapping[str, Record]):
     """Live records by key, an immutable value: `put` makes the next value.
 
-    The next value shares all buckets except the buckets of changed records. So another record costs some microseconds,
-    however many records there are, and each of many records at once costs as little. The records of a kind are sorted
-    once, until a record of that kind changes.
+    The next value shares all unchanged buckets, so another record costs some microseconds, however many records there
+    are, also among many at once. The records of a kind stay sorted until a record of that kind changes.
     """
 
     __slots__ = ("_kinds",)
@@ -149,10 +145,7 @@ class Records(Mapping[str, Record]):
         return (record for record in self._kinds.get(word, _NONE).in_order if isinstance(record, kind))
 
     def changed_since(self, before: Records, word: str) -> dict[str, Record | None]:
-        """Return the records of a kind that differ from an earlier value; None for a key that is gone.
-
-        The cost depends on the number of changes, not on the number of records.
-        """
+        """Return the changed records of a kind, None for a key that is gone; the cost depends on the changes alone."""
         return self._kinds.get(word, _NONE).changed_since(before._kinds.get(word, _NONE))
 
     def couplings(self) -> tuple[TransactionRecord, ...]:
@@ -177,10 +170,7 @@ _NONE = _Kind()
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All live records by key.
-
-    `epoch` is the offset of the newest record folded in, or of a missing record behind that; −1 for none.
-    """
+    """All live records by key; `epoch` is the offset of the newest record or later missing record; −1 for none."""
 
     epoch: int = -1
     records: Records = field(default_factory=Records)
@@ -206,8 +196,7 @@ class State:
     def topics(self, link: str | None = None, *, forgotten: bool = False) -> list[TopicRecord]:
         """Return the topics of a link or of all links; topics that are being forgotten only with `forgotten`.
 
-        Routers ask for these topics, too, and serve them as before: a topic without a record belongs to the target
-        alone.
+        Routers ask for forgotten topics, too: a topic without a record belongs to the target alone.
         """
         records = self.records.of("topic", TopicRecord)
         return [r for r in records if link in (None, r.link) and (forgotten or not r.forgotten_ms)]
@@ -232,10 +221,7 @@ class State:
         return found if found is not None and (forgotten or not found.forgotten_ms) else None
 
     def group_owner(self, group: str) -> GroupRecord | None:
-        """Return the record of a group, whichever link owns or forgets it.
-
-        At most one link does, since the target has only one group of that name.
-        """
+        """Return the group's record, whichever link owns or forgets it: the target has a single group of that name."""
         return next((r for r in self.records.of("group", GroupRecord) if r.group == group), None)
 
     def misplaced(self, link: str, group: str) -> MisplacedRecord:
@@ -258,8 +244,8 @@ class State:
     def is_routed(self, link: str, source_id: int, epoch: int) -> bool:
         """Return whether a router's transactional client has this producer id with this epoch or a later epoch.
 
-        A router writes an identity down before the client uses the identity. The source raises the epoch for the next
-        holder of the transactional id. So a direct holder after that client has a later epoch than the state log names.
+        Routers record an identity before its use, and the source raises the epoch for the next holder. So a later
+        direct holder has a later epoch than the state log names.
         """
         known = self.records.source_epoch(link, source_id) if source_id >= 0 else -1
         return known >= max(0, epoch)

@@ -1,8 +1,7 @@
 """Defines why a mirrored partition stands still, and what a person may do about the stop.
 
-A stop is written into the topic's record, so that no restarted mirror and no other process silently continues past the
-stop. Only `topic resume` removes a stop. An accepted loss stays in the record as long as the copy to which the loss
-belongs. The loss names the person, the offsets, the time and the cause.
+A stop is in the topic's record, so that no mirror silently continues past the stop. Only `topic resume` removes a stop.
+An accepted loss (person, offsets, time, cause) stays in the record as long as the copy to which the loss belongs.
 """
 
 from __future__ import annotations
@@ -17,16 +16,10 @@ __all__ = ["DISK_LOW", "RANGE_LOST", "WITHOUT_BATCH", "AcceptedLoss", "Partition
 RANGE_LOST = "source-range-lost"
 """Reference of a stop: records were deleted on the source before the copy; if accepted, a hole on the target."""
 WITHOUT_BATCH = "source-without-batch"
-"""Reference of a wait, not of a stop: the source's log has no batch from the copy's position up to its end.
-
-Only the next write to the source proves that no batch is missing there.
-"""
+"""Reference of a wait, not a stop: no batch up to the source's end; only the next write proves that none is missing."""
 
 DISK_LOW = "target-disk-low"
-"""Reference of a wait, not of a stop: a broker of the target has little room left.
-
-The copy goes on once the broker has more room.
-"""
+"""Reference of a wait, not of a stop: a target broker has little room; the copy goes on once there is more."""
 
 
 class Remedy(StrEnum):
@@ -79,10 +72,7 @@ class PartitionStop:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """Source offsets that a person gave up.
-
-    On the target these offsets are a hole. If the source's log was cut, the target may still hold the former records.
-    """
+    """Source offsets that a person gave up: a hole on the target, or former records if the source's log was cut."""
 
     first: int
     last: int

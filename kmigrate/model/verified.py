@@ -2,11 +2,10 @@
 
 A range holds as long as the copy and the way of comparing stay the same. These facts must be unchanged:
 - for the topic: the link, both topics' ids (a recreated topic has another id), and the digest
-- for a partition: the offset at which the mirror begins, and the number of accepted losses. A partition that was
-  resumed with a loss, or copied anew, is read from its start again.
+- for a partition: the mirror's first offset and the number of accepted losses, or it is read from its start again
 
-Nobody has to withdraw a range: a reader compares the range with the topic's current record. One case stays unnoticed:
-an unclean election cuts a log, and the log grows again before the next check. `verify --full` reads everything.
+A reader compares a range with the topic's current record, so nobody withdraws ranges. A cut by an unclean election
+stays unnoticed if the log grows again before the next check. `verify --full` reads everything.
 """
 
 from __future__ import annotations

@@ -12,11 +12,7 @@ import unicodedata
 __all__ = ["advised", "as_words", "delete_unneeded", "is_harmless", "one_line"]
 
 _ACTING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode's categories of characters on which a terminal or a browser acts instead of showing them.
-
-These are control characters, line breaks, characters that turn the order of a line or have no width, and halves of
-surrogate pairs.
-"""
+"""Unicode categories on which terminals or browsers act: controls, breaks, reordering, zero width, half surrogates."""
 
 
 def is_harmless(character: str) -> bool:

@@ -22,10 +22,7 @@ _Request = BrokerRequest[asyncio.Future[bytearray]]
 
 
 class BrokerConnection(BrokerSession[asyncio.Future[bytearray]]):
-    """A TCP connection, ordered and pipelined; every pending future fails when the connection is lost.
-
-    A failed future only says that no response came. Nobody knows whether the broker carried out the request.
-    """
+    """A TCP connection, ordered and pipelined; its loss fails all futures, whose requests may have been carried out."""
 
     def __init__(self, address: str, client_id: str, cluster: str = "", security: Security = PLAINTEXT) -> None:
         # A failed renewal ends the connection, and all waiting callers get the failure.
@@ -53,10 +50,7 @@ class BrokerConnection(BrokerSession[asyncio.Future[bytearray]]):
         cluster: str = "",
         forgetful: bool = False,
     ) -> BrokerConnection:
-        """Connect and log in, or raise Unreachable or AuthenticationFailed; both name the cluster.
-
-        With `forgetful`, the broker reads nothing more from the connection once this side has left.
-        """
+        """Connect and log in; raise Unreachable or AuthenticationFailed with `cluster`; `forgetful`: leave by reset."""
         self = cls(f"{host}:{port}", client_id, cluster, security)
         try:
             async with asyncio.timeout(timeout):
@@ -152,10 +146,7 @@ class BrokerConnection(BrokerSession[asyncio.Future[bytearray]]):
         self._stream.abort()
 
     def give_up(self, why: str) -> None:
-        """End the connection at once, and tell all waiting callers why.
-
-        A caller repeats its request on a new connection. So the broker must not carry out the old requests, too.
-        """
+        """End the connection at once, and tell callers why: as they ask again, no old request may be carried out."""
         self._given_up = why
         self._stream.leave_by_reset()
         self.abort()

@@ -1,8 +1,8 @@
 """Reused memory for large frames.
 
-The system maps the memory of a large frame page by page at the first touch, clears the pages, and takes them back a
-moment later. Measured, that costs as much as receiving the frame (0.17 of 0.35 s per GB). A receiver may keep any part
-of a frame, views included, and returns nothing. A buffer is free when this pool holds the only reference to the buffer.
+Mapping, clearing and taking back a large frame's pages costs as much as receiving the frame (0.17 of 0.35 s per GB). A
+receiver may keep any part of a frame, views included, and returns nothing. A buffer is free when this pool holds the
+only reference.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class FrameBuffers:
 def give_back() -> None:
     """Have the C library return freed memory to the system, if the library can do so.
 
-    Once frames of up to 32 MB have been freed, glibc takes the next frames from its heap. The heap shrinks
-    only down to the topmost block in use. So the heap sometimes keeps hundreds of megabytes that nobody uses.
+    Once frames up to 32 MB were freed, glibc's heap serves the next, and keeps hundreds of MB below its topmost block.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

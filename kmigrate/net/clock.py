@@ -30,8 +30,7 @@ def boottime() -> float:
 def call_when(when: float, call: Callable[[], None]) -> None:
     """Have the running loop make a call once `monotonic()` has reached `when`, and never before.
 
-    A quarter of uvloop's timers end up to a millisecond early. Code that then finds the time not yet reached, and waits
-    for the next event, may wait for ever.
+    A quarter of uvloop's timers end up to 1 ms early; code that then waits for another event may wait for ever.
     """
     loop = asyncio.get_running_loop()
 
@@ -50,11 +49,7 @@ async def sleep(seconds: float) -> None:
 
 
 def steady_ms() -> int:
-    """Return the wall-clock time at the start of this process, advanced by a clock that nobody sets: no jumps.
-
-    The value is for differences between times of a single process. Between two processes the values differ as much as
-    the wall clocks.
-    """
+    """Return the wall-clock start advanced by a clock that nobody sets: for differences within this process only."""
     return _FOUND_MS + round(boottime() * 1000)
 
 

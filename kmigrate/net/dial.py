@@ -1,8 +1,7 @@
 """Addresses of a host name, and new connections, with TLS if settings demand TLS; each kind of failure has a name.
 
-A broker that takes no sent byte for two minutes loses the connection. While bytes are under way, no keep-alive probe
-checks whether the host exists, and the system itself would wait for a quarter of an hour. A client keeps its connection
-however long the client does not read, so this limit is not for accepted connections.
+A broker that takes no sent byte for two minutes loses the connection: no keep-alive probe runs while bytes are under
+way, and the system would wait a quarter of an hour. Accepted connections have no limit: clients may stop reading.
 """
 
 from __future__ import annotations

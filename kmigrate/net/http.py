@@ -1,10 +1,8 @@
 """A very small HTTP/1.1 server for pages about the running process: GET and HEAD, nothing else.
 
-The server is made for scrapers and probes, so it promises little. It serves a single request per connection, reads no
-body, and accepts a head of at most 8 KiB within a few seconds. At most a few dozen connections are open. Above that
-limit the oldest connection is ended, and the new connection is served: hanging scrapers must not block the probe that
-decides whether this process lives. A page is made on request, in pieces, and the process's real work goes on between
-the pieces.
+The server is made for scrapers and probes: a single request per connection, no body, a head of at most 8 KiB within a
+few seconds. Above a few dozen connections the oldest is ended: hanging scrapers must not block the probe that decides
+whether this process lives. A page is made in pieces, and the process's real work goes on between the pieces.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Logs in to a broker with SaslHandshake v1 and SaslAuthenticate v2; the same requests renew a session (KIP-368).
 
-Credentials are read at each login and then forgotten: the password or token of a file, or the output of a command. No
-message contains credentials.
+Each login reads the credentials (of a file, or a command's output) and forgets them; no message contains them.
 """
 
 from __future__ import annotations

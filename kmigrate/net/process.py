@@ -1,7 +1,4 @@
-"""Names a process so that another process of the same machine can check whether the named process has ended.
-
-A process id alone is no name: each container counts from 1, and a system reuses free ids.
-"""
+"""Names a process so that others on the machine can check its end; ids alone are reused, also between containers."""
 
 from __future__ import annotations
 

@@ -11,10 +11,7 @@ __all__ = ["Backoff", "every", "until"]
 
 
 class every(AsyncIterator[None]):  # noqa: N801 used like a function, in `async for _ in every(1.0)`
-    """Yields after each pause, for ever; `at_once` also yields before the first pause.
-
-    This is no generator: a cancelled loop would leave a generator unfinished.
-    """
+    """Yields after each pause, with `at_once` also before the first; no generator, which a cancel would leave open."""
 
     def __init__(self, pause_s: float, *, at_once: bool = False) -> None:
         self._pause_s = pause_s

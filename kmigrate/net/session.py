@@ -2,9 +2,8 @@
 
     open: TCP → TLS → login, if any → ready ── 85 % of the session's lifetime ──→ login again (KIP-368) → ready …
 
-While a login is under way, requests wait: a broker accepts no other request during a login. A login loses no request,
-and a failed login ends the connection. The subclasses are kmigrate's own connections (`broker`), and the connections
-that a router opens for its clients.
+Requests wait for a login, because a broker then accepts no other request. None is lost; a failed login ends the
+connection. Subclasses: kmigrate's own connections (`broker`), and connections that a router opens for clients.
 """
 
 from __future__ import annotations

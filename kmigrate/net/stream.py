@@ -1,27 +1,22 @@
 """A socket as a stream of whole Kafka frames, in both directions.
 
-Bytes arrive in a scratch buffer, which all connections share, and whole frames are cut out of the buffer. If only a
-part of a frame has arrived, the rest is received straight into the frame's own bytearray. So only the kernel copies
-most bytes of large Fetch responses. While much of such a frame is missing, the kernel wakes us when a good part has
-arrived (SO_RCVLOWAT), not for every segment. An untrusted peer gets memory for the bytes that it has sent, and not for
-the bytes that it has announced (`on_trust`).
+Bytes arrive in a scratch buffer, shared by all connections, out of which whole frames are cut. The rest of a partial
+frame is received straight into the frame's own bytearray, so only the kernel copies most bytes of large Fetch
+responses. While much is missing, the kernel wakes us for a good part (SO_RCVLOWAT), not for every segment. An untrusted
+peer gets memory for the bytes that it has sent, and not for the bytes that it has announced (`on_trust`).
 
-An owner that wants a large frame in pieces, while the frame arrives, says so at the frame's start (`on_begin`). A piece
-holds the bytes that arrived since the last piece, and the bytes that the owner left of the last piece. Many pieces lie
-in the same memory, one behind the other.
+An owner that wants a large frame in pieces says so at the frame's start (`on_begin`). A piece holds the bytes that
+arrived since the last piece, and the bytes that the owner left. Many pieces lie in the same memory, one after another.
 
-Back-pressure: when the peer does not read, `writable` is cleared and `drain` waits. A relay from one stream to another
-pauses reading the first stream while the second stream is not writable. The relay resumes reading when the second
-stream is writable again.
+Back-pressure: when the peer does not read, `writable` is cleared and `drain` waits. A relay pauses reading a stream
+while the other stream is not writable. Frames handed to `on_frame` belong to the receiver.
 
-Frames handed to `on_frame` belong to the receiver.
+All writes made while the frames of a read are handed over leave in a single write per stream. Producers and brokers
+send many small frames at once, and each write costs a system call here and wakes the peer.
 
-All writes made while the frames of a read are handed over leave in a single write per stream. A producer has many small
-requests under way, and a broker answers many requests at once. Each write costs a system call here and wakes the peer.
-
-A read may bring thousands of tiny frames, and the client that sends them must not delay all other clients. After a
-number of frames, all other connections have a turn. The remaining frames wait here, as frames do while reading is
-paused, and nothing is read meanwhile. A connection ends only after all received frames are handed over.
+A read may bring thousands of tiny frames, which must not delay all other clients. After a number of frames, all other
+connections have a turn; the rest waits here, as while reading is paused, and nothing is read meanwhile. A connection
+ends only after all received frames are handed over.
 """
 
 from __future__ import annotations
@@ -43,21 +38,14 @@ __all__ = ["FrameStream", "TlsAlertError"]
 
 _SCRATCH = 128 * 1024
 _AT_A_STRETCH = 64
-"""Frames of a connection before the other connections' turn.
-
-A request of few bytes takes 10 to 50 µs.
-"""
+"""Frames of a connection before the other connections' turn; a request of few bytes takes 10 to 50 µs."""
 _LARGE = 32 * 1024
 """Bytes above which a partly received frame is reported (`on_large`), and from which a write leaves at once."""
 _MUCH = 128 * 1024
 """Missing bytes from which waking late pays: fewer bytes arrive nearly at once, and waking late would cost more."""
 _LEAST_ARRIVED = 512 * 1024
 _LEAST_PIECE = 256 * 1024
-"""Smallest piece of a frame that is taken in pieces.
-
-Kafka's consumer read at 0.74 of the direct rate with pieces of at least this size, passed as they arrived. With pieces
-of 2 MiB the consumer read at 0.68 of the direct rate. Pieces of 64 KiB cost a third more CPU.
-"""
+"""Smallest piece: Kafka's consumer read at 0.74 of the direct rate (2 MiB: 0.68); 64 KiB cost a third more CPU."""
 _WORTH_PIECES = 4 * _LEAST_PIECE
 _ROOM = 2 << 20
 """Bytes of memory for consecutive pieces."""
@@ -67,10 +55,7 @@ _WAKES_LATE = sys.platform == "linux"
 _GROWTH = 4
 """Factor by which the memory of an untrusted peer's frame grows each time it is full."""
 _PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
-"""Keep-alive probes: a vanished host answers no probe, and nothing else would reveal that the host owes a response.
-
-The host of a process that stands still answers the probes.
-"""
+"""Keep-alive probes: nothing else reveals a vanished host; the host of a process that stands still answers them."""
 _NO_LINGER = struct.pack("ii", 1, 0)
 _TLS_ALERT = b"\x15\x03"
 """The first bytes of a TLS peer that received plain bytes; as a frame's size they exceed every limit."""
@@ -82,11 +67,7 @@ _ROOMS = FrameBuffers(_ROOMS_KEPT, _ROOM)
 
 
 class _Scratch(threading.local):
-    """The scratch buffer of a thread; None while frames are cut out of the buffer.
-
-    A frame may make us close a TLS connection. TLS then at once delivers its remaining bytes, which need another
-    buffer.
-    """
+    """A thread's scratch buffer; None while frames are cut: closing TLS may then deliver bytes for another buffer."""
 
     free: bytearray | None = None
 
@@ -504,8 +485,7 @@ class FrameStream(asyncio.BufferedProtocol):
     def leave_by_reset(self) -> None:
         """Have the system end this connection by RST, however it ends, and also if this process is killed.
 
-        After a FIN, a peer that works on a request also reads the requests behind that request. After an RST, the peer
-        fails to answer and reads no further request.
+        After a FIN a busy peer still reads the requests behind; after an RST it fails to answer, and reads no more.
         """
         raw = self._transport.get_extra_info("socket") if self._transport is not None else None
         if raw is not None:

@@ -23,9 +23,8 @@ async def together(*works: Coroutine[Any, Any, _A]) -> tuple[_A, ...]: ...
 async def together(*works: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
     """Return the results of all coroutines; the first failure ends the other coroutines and is raised.
 
-    A cancellation of the caller outranks any failure. asyncio's task group raises only the failure if both happen
-    (until Python 3.13). Then a loop that retries failures would run for ever, and the code that cancelled the loop
-    would wait for ever.
+    A cancellation of the caller outranks any failure: asyncio's task group would raise the failure (until Python 3.13).
+    Then a loop that retries failures, and the code that cancelled the loop, would go on for ever.
     """
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(work) for work in works]

@@ -1,12 +1,10 @@
 """TLS of our connections to brokers and of our listeners: the contexts, and a name for each kind of failure.
 
-A certificate that is renewed on the disk serves the next connection. For connections to brokers, changed files are read
-again. For a listener, `ServerTls.renew` reads changed files. Unusable files, such as half-written files, change
-nothing: the old certificate stays in use.
+A certificate renewed on the disk serves the next connection: changed files are read again, for a listener by
+`ServerTls.renew`. Unusable files, such as half-written files, change nothing.
 
 asyncio's own TLS servers report a connection only after its handshake, which may take long. So TLS listeners are plain
-listeners (`Arrivals`). A new connection is judged by its host before the handshake costs anything, and the socket then
-goes to TLS.
+(`Arrivals`): a new connection is judged by its host before the handshake costs anything, and then goes to TLS.
 """
 
 from __future__ import annotations
@@ -37,10 +35,7 @@ _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:
-    """Return a context for TLS 1.2 or newer that verifies the broker's certificate.
-
-    The context also verifies the host name, unless `tls.check_host` is false.
-    """
+    """Return a context for TLS ≥ 1.2 that verifies the broker's certificate, and with `check_host` its host name."""
     stamps, known = stamps_of((tls.ca_file, tls.cert_file, tls.key_file)), _contexts.get(tls)
     if known is not None and known.stamps == stamps:
         return known.context
@@ -101,10 +96,7 @@ class ServerTls:
         self._tls = tls
         self._stamps: Stamps = ()
         self._current = self._blank()
-        """The context of the newest files.
-
-        The context is never loaded again, because a context keeps old authorities.
-        """
+        """The context of the newest files; never loaded again, because a context keeps old authorities."""
         self.renew()
 
     def _blank(self) -> ssl.SSLContext:
@@ -119,10 +111,9 @@ class ServerTls:
     def for_connection(self) -> ssl.SSLContext:
         """Return the context for the handshake of a connection, with the newest files.
 
-        A client that resumes a session shows no certificate. So for two hours an expired certificate would count,
-        or a certificate of a removed authority. OpenSSL keeps the keys of tickets and the sessions of TLS 1.2 in
-        the context of the handshake, and Python cannot switch off these sessions. So a listener that asks for
-        certificates has a context per connection, and no client finds a session there.
+        A resumed session shows no certificate, so for two hours an expired certificate or a removed authority would
+        count. OpenSSL keeps ticket keys and TLS 1.2 sessions in the context, and Python cannot switch these off. So a
+        listener that asks for certificates has a context per connection, in which no client finds a session.
         """
         if not self._tls.client_ca:
             return self._current
@@ -266,10 +257,7 @@ class Arrivals:
         self._tls = tls
         self._handshake_s = handshake_s
         self._arrives = arrives
-        """Returns whether a connection of a host may go on.
-
-        Called for each connection, with a function that ends the connection's handshake.
-        """
+        """Returns whether a host's connection may go on; gets the function that ends the connection's handshake."""
         self._over = over
         """Called when a handshake is over, with the function that ends that handshake."""
         self._fails = fails
@@ -284,8 +272,7 @@ class Arrivals:
         task: asyncio.Task[None]
 
         def end() -> None:
-            # Not before the task's first step: a task that is cancelled there does nothing at all, and keeps its
-            # socket.
+            # Not before the task's first step: a task cancelled there does nothing at all, and keeps its socket.
             asyncio.get_running_loop().call_soon(task.cancel)
 
         if self._arrives(host, end):

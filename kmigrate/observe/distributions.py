@@ -1,7 +1,4 @@
-"""Keeps distributions of measured values: exact sums, fixed buckets, and quantiles of the last minute. Pure.
-
-Every value comes with a weight, the number of records in its batch, so that a single addition counts all records.
-"""
+"""Keeps exact sums, fixed buckets and last-minute quantiles of values, weighted by the records of a batch. Pure."""
 
 from __future__ import annotations
 
@@ -67,8 +64,7 @@ class Histogram:
 class Recent:
     """Quantiles of whole numbers over the last half to whole minute; sum and count are never reset.
 
-    Two windows take turns, so that values need not be removed singly. Minimum and maximum are exact. The other
-    quantiles are off by at most a thirty-second.
+    Two windows take turns, so no value is removed singly. Minimum and maximum are exact, the others within 1/32.
     """
 
     __slots__ = ("_began_ms", "_newer", "_older", "count", "total")
@@ -98,10 +94,7 @@ class Recent:
         window.widen(min(values), max(values))
 
     def _turn(self, now_ms: int) -> None:
-        """Start a new window; the newer window becomes the older window unless it is too old for that.
-
-        A clock that was set back ends both windows.
-        """
+        """Start a new window and keep the newer as the older, unless too old; a clock set back ends both windows."""
         recent = 0 <= now_ms - self._began_ms < 2 * _WINDOW_MS
         self._older = self._newer if recent else _Window()
         self._newer = _Window()

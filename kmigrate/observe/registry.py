@@ -1,8 +1,7 @@
 """Declares a process's metrics, with the functions that read their samples, and renders the answer to a scrape.
 
-Nothing is sampled between scrapes. The code that does the work counts in plain attributes of its own. A scrape reads
-these attributes through the functions that stand beside the declarations. So a batch costs a few additions, and a
-record costs nothing. A partition that is no longer copied leaves no sample behind.
+Nothing is sampled between scrapes: working code counts in plain attributes of its own, which a scrape reads. So a batch
+costs a few additions, a record costs nothing, and a partition that is no longer copied leaves no sample behind.
 
 The answer is Prometheus' text format 0.0.4:
 
@@ -10,9 +9,8 @@ The answer is Prometheus' text format 0.0.4:
     # TYPE name counter
     name{label="value"} 1     backslash, quote and line end escaped
 
-Metrics come in the order of their declaration, and samples in the order of their labels. So two scrapes differ only
-where something happened. A metric without a sample is left out. With thousands of partitions the text is megabytes
-long. So the text is yielded line by line, and the caller can let other tasks run in between.
+Metrics stand in declared order, samples in label order, so scrapes differ only where something happened. A metric
+without a sample is left out. Thousands of partitions give megabytes: lines are yielded, so other tasks run in between.
 """
 
 from __future__ import annotations
@@ -58,10 +56,7 @@ Value = float | HistogramValue | SummaryValue
 Sample = tuple[tuple[str, ...], Value]
 """Values of the metric's labels, in the order of the labels, and the measured value."""
 Read = Callable[[], Iterable[Sample]]
-"""Function that returns the current samples, in a stable order.
-
-The reader may pause between two samples, so the underlying data may change meanwhile.
-"""
+"""Function that returns the current samples in a stable order; data may change while the reader pauses between two."""
 
 
 class Registry:

@@ -1,7 +1,6 @@
 """The meaning of "the copy is the same", decided without touching a cluster. Pure.
 
-`spark.parity` reads both clusters and asks this package. Digests of buckets show which buckets differ. The records of
-differing buckets are read again, aligned and judged, and the report holds the named differences.
+`spark.parity` reads both clusters and asks this package, which judges the records of buckets with differing digests.
 
     plan       the offsets to compare, cut into buckets
     trail      the differing buckets that are read again, step by step

@@ -26,10 +26,7 @@ LARGEST_QUADRATIC = 1_000_000
 
 
 def align(left: Sequence[int], right: Sequence[int], left_at: Sequence[int], right_at: Sequence[int]) -> Pairs:
-    """Return the cheaper of both readings.
-
-    `left` and `right` are contents. `left_at` and `right_at` are their offsets, counted in the same way.
-    """
+    """Return the cheaper reading of two lists of contents; `left_at` and `right_at` are offsets counted alike."""
     placed = in_place(left, right, left_at, right_at)
     if len(placed) == len(left) == len(right):
         return placed
@@ -109,10 +106,7 @@ def _longest_increasing(matches: Pairs) -> Pairs:
 
 
 def _without_anchors(left: Sequence[int], right: Sequence[int], low: int, right_low: int) -> Pairs:
-    """Return the pairs of a gap in which every shared content repeats.
-
-    Block matching finds the pairs. Where block matching costs too much, equal contents are paired by occurrence.
-    """
+    """Return a gap's pairs of repeating contents, by block matching, or by occurrence where matching costs too much."""
     if not set(left) & set(right):
         return []
     if len(left) * len(right) <= LARGEST_QUADRATIC:

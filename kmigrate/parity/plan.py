@@ -1,12 +1,9 @@
 """The offsets to compare, cut into buckets that are cheap to digest and cheap to read again.
 
 Ranges are written in source offsets. Where a mirror does not keep offsets, the partition's exact map gives each
-record's place on the target. Every target offset is compared under the source offset of its record. A target offset
-that the map gives to no record is compared under the source offset of the record before it, so that nothing of the
-target goes unread.
-
-A bucket is a fixed stretch of source offsets. Equal digests close a bucket. A bucket with different digests is read
-once more, record by record.
+record's place on the target. Every target offset is compared under the source offset of its record. If the map gives no
+record, the offset of the record before is taken, so that nothing of the target goes unread. A bucket is a fixed stretch
+of source offsets. Equal digests close a bucket; a bucket with different digests is read once more, record by record.
 """
 
 from __future__ import annotations

@@ -212,8 +212,8 @@ def timeline(
 ) -> tuple[TimeStep, ...]:
     """Return steps of equal length from the first time to the last, or none if no record has a time.
 
-    A bucket stands as a whole at the time of its first record: a report has no finer sums, and a plot needs none. There
-    are no more steps than a partition has buckets, because finer steps would be empty in turn.
+    A bucket counts at its first record's time: a report has no finer sums. Steps never outnumber a partition's buckets:
+    finer steps would be empty in turn.
     """
     nothing = BucketDigest(0, 0, 0, 0, 0, 0)
     times = {key: source[key].since if key in source else target[key].since for key in source.keys() | target.keys()}
@@ -259,11 +259,7 @@ def _touched(each: Anomaly) -> set[PartitionKey]:
 
 
 def _bucket_of(each: Anomaly, ranges: Mapping[PartitionKey, TopicRange], size: int) -> BucketKey:
-    """Return the bucket in which a finding is seen.
-
-    A second copy and a record that the source lacks are seen where they stand on the target. All other findings are
-    seen where the source holds the record.
-    """
+    """Return a finding's bucket: at the target for second copies and records the source lacks, else at the source."""
     if each.source is not None and each.kind is not AnomalyKind.DUPLICATED:
         return BucketKey(each.topic, each.source.partition, each.source.offset // size)
     seen = each.places[-1]

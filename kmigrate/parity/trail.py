@@ -1,8 +1,7 @@
 """The parts of differing partitions that are still to be read again, a step at a time, and the effect of shifts.
 
 A lost or extra record moves all records after it, so every later bucket differs although nothing else is wrong there.
-Reading all these buckets again would cost as much as the records behind the first fault. A second fault far behind the
-first fault would be beyond any budget. Hence:
+Reading all of them again is costly, and a second fault far behind would be beyond any budget. Hence:
 
 1. A partition is read again in steps. The first step is small, and each step is twice as long as the step before.
 2. A step that ends at another distance than the step began with is cut at its last aligned pair. From there on the

@@ -1,14 +1,7 @@
 """Names for the differences between two record lists: the judge of the drill-down.
 
-lost        a source record that the target does not hold
-duplicated  a target record whose content the source holds, while the source's record has its own copy already
-reordered   a record on both sides that stands out of the shared order
-altered     a record in its place with another key, value, headers, timestamp or timestamp type
-misplaced   a source record that the target holds in another partition only
-extra       a target record that the source never held
-shifted     a stretch of equal records at other offsets that no anomaly above explains, named once
-
-The rules apply in this order, because exact content is better evidence than likeness:
+docs/parity.md ("Names of differences") says what each name means. The rules apply in this order, because exact content
+is better evidence than likeness:
 
 1. Each stretch is aligned (see `alignment`). Records left over on both sides with the same content are reordered.
 2. A record that a partition misses and another partition of the topic has left over is misplaced.
@@ -19,11 +12,9 @@ The rules apply in this order, because exact content is better evidence than lik
 6. The rest is lost, or a stray: a duplicate of a record outside the re-read offsets, or extra. Only another look at the
    source can tell, so `settle` names strays once it is known where the source holds them.
 
-Offsets of both sides are compared as the target counts them. An exact map leaves the source's holes out, so that
-consecutive records are one offset apart there. Anomalies name each side's own offsets.
-
-A lost or extra record moves every record after it. Such a shift equals the records missing or added in the gap before
-the shift, and is therefore explained. Left out on purpose: how a record was changed. Payloads stay in Kafka.
+Offsets are compared as the target counts them: an exact map leaves the source's holes out, so that consecutive records
+are one offset apart there. Anomalies name each side's own offsets. A shift that equals the records missing or added in
+the gap before is explained. Left out on purpose: how a record was changed. Payloads stay in Kafka.
 """
 
 from __future__ import annotations
@@ -124,10 +115,7 @@ class Stray(NamedTuple):
 
 
 def judge(drilled: Iterable[Drilled]) -> tuple[list[Anomaly], list[Stray]]:
-    """Return all anomalies that the re-read records show, and the strays that need another look.
-
-    A partition may have been read in several stretches, in their order.
-    """
+    """Return all anomalies, and the strays that need another look; a partition may come in stretches, in order."""
     cases = [_Case(each.hull.key, each) for each in sorted(drilled, key=lambda each: each.hull.key)]
     for case in cases:
         case.found += _moved([case], AnomalyKind.REORDERED)
@@ -262,10 +250,7 @@ class _Case:
 
 
 def _moved(cases: Sequence[_Case], kind: AnomalyKind) -> list[Anomaly]:
-    """Name the records that a stretch misses and the same or another stretch has left over.
-
-    Reordered records are in stretches of the same partition, misplaced records in partitions of the same topic.
-    """
+    """Name missing records that are left over elsewhere: in the same partition reordered, in the topic misplaced."""
 
     def home(case: _Case) -> tuple[str, int | None]:
         return case.key.topic, case.key.partition if kind is AnomalyKind.REORDERED else None

@@ -1,7 +1,7 @@
 """The Kafka messages that kmigrate itself sends, one version each, and their encoding by kio.
 
-One version per API keeps both ends of the code simple. Each version is the lowest that carries the needed fields, so
-that Kafka 2.8 (source) and 4.x (target) both support that version (D6).
+One version per API keeps both ends of the code simple: the lowest version with the needed fields, so that Kafka 2.8
+(source) and 4.x (target) both support that version (D6).
 
 | api | version | reason |
 |---|---|---|
@@ -153,10 +153,7 @@ API_NAMES: dict[int, str] = dict(api_key_map)
 
 
 class Message:
-    """A request, an answer, or a part of one, that kio reads and writes; its fields are those of its API and version.
-
-    Type checkers see this class. At run time a message has one of kio's frozen dataclasses, made from Kafka's schemas.
-    """
+    """A message or a part, for type checkers; at run time one of kio's frozen dataclasses, from Kafka's schemas."""
 
     __type__: ClassVar[EntityType]
     __api_key__: ClassVar[int]
@@ -249,10 +246,7 @@ def change_each(message: Message, path: tuple[str, ...], change: Callable[[Messa
 
 
 def blank(kind: type[Message], **fields: object) -> Message:
-    """Return a message of class `kind` with the given fields, every other field empty.
-
-    Fields that the class does not have are left out. So a single call serves all versions of a message.
-    """
+    """Return a `kind` with these fields, others empty; unknown fields are left out, so a call serves all versions."""
     given: dict[str, object] = {}
     for field in dataclasses.fields(kind):
         if field.name in fields:
@@ -371,10 +365,7 @@ def build_answer(head: RequestHead, **fields: object) -> bytes:
 
 
 def _check_nulls(message: Message, kind: type[Message]) -> None:
-    """Refuse a null array that the schema does not allow, because kio reads such an array as None.
-
-    No code that reads the field expects None.
-    """
+    """Refuse a null array that the schema forbids: kio reads the array as None, and no reader expects None."""
     for name, nullable, element in _arrays(kind):
         found = getattr(message, name)
         if found is None:

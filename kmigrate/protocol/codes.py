@@ -1,7 +1,4 @@
-"""Broker error codes as rows: the name, whether a retry can help, and whether the client must refresh metadata first.
-
-Only the codes that kmigrate decides on have a name here; other codes keep their number.
-"""
+"""Broker error codes that kmigrate decides on; rows: name, whether retries help, whether to refresh metadata first."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ __all__ = ["Code", "ErrorRow", "code_of", "row"]
 
 
 class Code(IntEnum):
-    """An error code of the Kafka protocol that kmigrate names."""
+    """An error code of the Kafka protocol that kmigrate names; other codes keep their number."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

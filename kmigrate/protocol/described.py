@@ -1,9 +1,7 @@
 """DescribeTransactions responses, read by hand: kio refuses a start time of −1, which every ended transaction has.
 
-    throttle i32 | [ error i16, transactional id, state, timeout i32, start i64, producer id i64, epoch i16,
-                 |   [ topic, [ partition i32 ] ] ]                          (version 0: compact, with tags)
-
-The attributes have kio's names, so that callers need not know the difference.
+throttle i32 | [ error i16, transactional id, state, timeout i32, start i64, producer id i64, epoch i16,
+             |   [ topic, [ partition i32 ] ] ]                          (version 0: compact, with tags)
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ class DescribedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTransactions:
-    """A whole DescribeTransactions response."""
+    """A whole DescribeTransactions response; all attributes here have kio's names, so callers see no difference."""
 
     transaction_states: tuple[DescribedTransaction, ...]
 

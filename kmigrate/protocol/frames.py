@@ -3,9 +3,8 @@
     request   | size i32 | api key i16 | version i16 | correlation id i32 | client id nullable string | [tags] | body
     response  | size i32 | correlation id i32 | [tags] | body
 
-A *frame* is always a bytearray that includes the size prefix, so that forwarding a frame takes a single write. The
-router must know the header of every request, also of requests that the router never decodes. So the header is read by
-hand.
+A *frame* is always a bytearray that includes the size prefix, so that forwarding takes a single write. The header is
+read by hand, because the router must know the header of requests that it never decodes, too.
 """
 
 from __future__ import annotations
@@ -38,18 +37,14 @@ _I16 = struct.Struct(">h")
 
 _LONGEST_ID = (1 << 15) - 1
 MOST_TAGS = 1000
-"""Most tagged fields in one section.
-
-Kafka has a handful. Megabytes of tagged fields would take seconds to step over.
-"""
+"""Most tagged fields in one section; Kafka has a handful, and megabytes would take seconds to step over."""
 MAX_FRAME = 128 * 1024 * 1024
 """Most bytes of a frame: more than Kafka's own socket.request.max.bytes (100 MiB)."""
 
 TakePiece = Callable[[memoryview, int], int]
-"""A function that takes bytes from the front of a piece and returns how many bytes it took.
+"""A function that takes bytes from the front of a piece, and returns their number; it may change and keep the piece.
 
-The function may change and keep the piece. The second argument is the number of bytes left in the frame, this piece
-included. If the piece holds all bytes that are left, the function takes all of them.
+The second argument counts the bytes left in the frame, this piece included; the last piece must be taken whole.
 """
 
 
@@ -119,10 +114,7 @@ def response_body_offset(frame: bytearray | memoryview, flexible: bool) -> int:
 
 
 def encode_request_head(api_key: int, version: int, correlation: int, client_id: bytes, flexible: bool) -> bytes:
-    """Return a request's header without the size prefix; cut a client id that is too long for its length field.
-
-    A client's own id can become too long: the decoder replaces bytes that are no UTF-8 by longer sequences.
-    """
+    """Return a header without the size prefix; cut a client id that grew too long as non-UTF-8 bytes were decoded."""
     client_id = client_id[:_LONGEST_ID]
     head = _HEAD.pack(api_key, version, correlation) + _I16.pack(len(client_id)) + client_id
     return head + b"\0" if flexible else head

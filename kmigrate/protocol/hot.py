@@ -1,8 +1,7 @@
 """Produce and Fetch as our own client sends them, down to the partitions; records stay views.
 
-Only two versions: Produce 9 and Fetch 12 (flexible, by topic name), which Kafka 2.8 to 4.x all support. Fetch 13 has
-topic ids in place of names (KIP-516) and is used for fetch sessions: see `cluster.fetch`. The router reads clients'
-Produce requests of every version itself (`kmigrate.router.apis`).
+Kafka 2.8 to 4.x all support Produce 9 and Fetch 12 (flexible, by topic name). Fetch 13 has topic ids (KIP-516), for
+fetch sessions (`cluster.fetch`). The router reads clients' Produce requests of every version (`kmigrate.router.apis`).
 """
 
 from __future__ import annotations
@@ -89,10 +88,7 @@ def decode_produce(frame: bytearray) -> dict[tuple[str, int], ProduceAnswer]:
 
 
 def decode_throttled_produce(frame: bytearray) -> tuple[dict[tuple[str, int], ProduceAnswer], int]:
-    """Return the answers of a Produce 9 response and the throttle time in ms: a quota is used up (KIP-219).
-
-    The broker asks the client to send nothing for that time.
-    """
+    """Return a Produce 9 response's answers and throttle time: ms to send nothing, as a quota is used up (KIP-219)."""
     try:
         at = response_body_offset(frame, flexible=True)
         out: dict[tuple[str, int], ProduceAnswer] = {}
@@ -178,8 +174,7 @@ def encode_fetch(
 ) -> list[Buffer]:
     """Return the body of a Fetch request; session epoch −1 asks for every partition's answer (a full fetch).
 
-    With `ids`, which has the id of every topic, the request has version 13, otherwise version 12. The request names no
-    rack, so that no broker sends us to a follower (W8).
+    Version 13 with all topics' `ids`, otherwise 12. Without a rack, no broker sends us to a follower (W8).
     """
     out = bytearray(
         _FETCH_HEAD.pack(-1, max_wait_ms, min_bytes, max_bytes, 1 if read_committed else 0, session_id, session_epoch)

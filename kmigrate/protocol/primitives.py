@@ -53,10 +53,7 @@ def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, in
 def read_length(
     data: bytes | bytearray | memoryview, at: int, flexible: bool, plain: struct.Struct = I32
 ) -> tuple[int, int]:
-    """Return the length of an array or of bytes (with `plain` I16: of a string), and the offset after the length.
-
-    A null has the length 0. A flexible version has the length plus one, as a varint.
-    """
+    """Return a length (`plain` I16: a string's) and the offset after it; null is 0, flexible a varint plus one."""
     if flexible:
         value, at = read_uvarint(data, at)
         return (value - 1 if value else 0), at
@@ -67,8 +64,7 @@ def read_length(
 def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return a signed varint of a record, and the offset after the varint.
 
-    Such a varint has up to ten bytes, because timestamps have 64 bits. Raise IndexError if the varint is longer or runs
-    past the record; the caller knows which record that is.
+    Raise IndexError after ten bytes (timestamps have 64 bits) or past the record; the caller knows which record.
     """
     byte = data[at]
     at += 1

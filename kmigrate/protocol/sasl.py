@@ -8,7 +8,7 @@
 | SCRAM-SHA-256, -512 (RFC 5802, 7677) | our nonce comes back, a sane iteration count, the broker knows the password |
 | OAUTHBEARER (RFC 7628) | a refusal is answered with the single byte that the RFC demands |
 
-Names and passwords are sent as UTF-8 without SASLprep. Kafka's clients and brokers do the same.
+Names and passwords are sent as UTF-8 without SASLprep, as Kafka's clients and brokers do.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ from kmigrate.errors import AuthenticationFailed
 __all__ = ["HASHES", "MIN_ITERATIONS", "OAuthBearer", "Plain", "SaslMechanism", "Scram", "expiry_of"]
 
 MIN_ITERATIONS = 4096
-"""Fewest SCRAM iterations: the lower bound of RFC 7677 and of Kafka.
-
-With fewer iterations a false broker could guess the password from our proof.
-"""
+"""Fewest SCRAM iterations (RFC 7677, Kafka): with fewer, a false broker could guess the password from our proof."""
 _MAX_ITERATIONS = 1_000_000
 """Most SCRAM iterations: a false broker must not keep us busy. Kafka itself stores at most 16384."""
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}

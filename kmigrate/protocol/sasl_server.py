@@ -4,8 +4,7 @@
     OAUTHBEARER   first message → token
     SCRAM         first message → server's nonce, salt, rounds; second message → the server's proof, or a refusal
 
-The grammar is as strict as Kafka's own. The router reads a name out of a login that a broker judges, so router and
-broker must read the same name.
+The grammar is as strict as Kafka's own: router and broker must read the same name out of a login that a broker judges.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ _BEARER = re.compile(
 
 
 def plain_login(message: bytes) -> tuple[str, str] | None:
-    """Return name and password of PLAIN's only message.
-
-    Return None if the message is invalid or asks to act as another user.
-    """
+    """Return name and password of PLAIN's only message; None if invalid, or to act as another user."""
     parts = message.split(b"\0")
     if len(parts) != 3:
         return None

@@ -16,8 +16,7 @@
         57     4  record count
         61     …  records
 
-Every hand-written offset of a batch lives in this package. `Batch` is a view: reading a batch copies nothing. `stamp`
-writes into the batch in place.
+All hand-written offsets live in this package. `Batch` is a view that copies nothing; `stamp` writes in place.
 """
 
 from __future__ import annotations
@@ -92,10 +91,7 @@ Plain = tuple[int, int, int, int, int, int, memoryview]
 
 @dataclass(slots=True)
 class Batch:
-    """A batch as its header fields and a view of all its bytes.
-
-    The class is not frozen, because a frozen class doubles the cost of a walk.
-    """
+    """A batch as its header fields and a view of all its bytes; not frozen, because that doubles the cost of a walk."""
 
     base_offset: int
     leader_epoch: int
@@ -143,10 +139,7 @@ def next_sequence(sequence: int, count: int) -> int:
 
 
 def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
-    """Yield the batches of a records field in order, without a last batch that the byte limit cut off (A11).
-
-    With `until_old` a message of magic 0 or 1 ends the walk. Without `until_old` such a message is an error.
-    """
+    """Yield batches up to a cut-off last batch (A11); with `until_old` magic 0 or 1 ends the walk, else is an error."""
     at = 0
     end = len(data)
     while at + HEADER_SIZE <= end:
@@ -195,9 +188,8 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
 def row(data: memoryview, offset: int, more_than: int) -> tuple[list[Plain], int]:
     """Return the leading batches of a records field that can be copied unchanged, and the offset in bytes behind them.
 
-    The batches follow each other from `offset` on without a gap. Each batch has all its records, has no broker
-    timestamps, is no control batch, and has more than `more_than` bytes. `walk` reads the data behind these batches.
-    `row` is much cheaper than `walk`.
+    From `offset` on there is no gap. Each batch has all its records, and over `more_than` bytes; none has broker
+    timestamps or is a control batch. `walk` reads the rest; `row` is much cheaper than `walk`.
     """
     found: list[Plain] = []
     at, end = 0, len(data)
@@ -215,11 +207,7 @@ def row(data: memoryview, offset: int, more_than: int) -> tuple[list[Plain], int
 
 
 def places(data: memoryview) -> list[int]:
-    """Return the byte position of each whole batch of a records field, and the position behind the last batch.
-
-    Anything that is no batch of magic 2 ends the list; `walk` says what stands there. `places` is much cheaper than
-    `walk`.
-    """
+    """Return each whole batch's byte position, and the end; all but magic 2 ends the list. Much cheaper than `walk`."""
     out = [0]
     at, end = 0, len(data)
     while at + HEADER_SIZE <= end:
@@ -234,8 +222,7 @@ def places(data: memoryview) -> list[int]:
 def extent(data: bytearray, at: int, stop: int, most: int) -> tuple[int, int, int] | None:
     """Return first offset, next offset and leader epoch of the whole batches between two positions, or −1 for each.
 
-    Return None for more than `most` batches, for an old format, and for a length that makes no sense. `extent` is much
-    cheaper than `walk`.
+    Return None for more than `most`, an old format, or a wrong length. `extent` is much cheaper than `walk`.
     """
     first = end = epoch = -1
     while at + HEADER_SIZE <= stop:
@@ -253,10 +240,7 @@ def extent(data: bytearray, at: int, stop: int, most: int) -> tuple[int, int, in
 
 
 def whole_batch(data: memoryview) -> tuple[int, int, int, int, int] | None:
-    """Return attributes, last offset delta, producer id, epoch and base sequence if `data` is exactly one batch.
-
-    Return None for all other data; `walk` says what stands there.
-    """
+    """Return attributes, last offset delta, producer id, epoch and base sequence of exactly one batch; else None."""
     if len(data) < HEADER_SIZE:
         return None
     length, magic, attributes, delta, producer_id, epoch, sequence = _WRITTEN.unpack_from(data)
@@ -303,10 +287,9 @@ def stamp(
     clear: int = 0,
     base_offset: int | None = 0,
 ) -> None:
-    """Write a batch's producer fields, clear attribute bits, and adjust the CRC, all in place.
+    """Write a batch's producer fields, clear attribute bits, and adjust the CRC, all in place; a wrong CRC stays wrong.
 
-    A wrong CRC stays wrong (module `crc`). Produce demands `base_offset` 0 (A1, M6). With None, base offset and leader
-    epoch stay as they are.
+    Produce demands `base_offset` 0 (A1, M6). With None, base offset and leader epoch stay as they are.
     """
     if base_offset is not None:
         _PLACE.pack_into(view, 0, base_offset, len(view) - 12, -1)
@@ -328,10 +311,7 @@ def translate(view: memoryview, producer_id: int, shown: int) -> None:
 
 @lru_cache(maxsize=4096)
 def _of_an_id(before: int, after: int) -> int:
-    """Return the difference that a new producer id makes to the CRC of a batch's head.
-
-    The difference does not depend on the other fields.
-    """
+    """Return the CRC difference of a new producer id in a batch's head, which the other fields do not change."""
     head = bytearray(HEADER_SIZE - 21)
     _PRODUCER_ID.pack_into(head, 43 - 21, before)
     crc = crc32c(head)

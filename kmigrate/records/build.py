@@ -1,7 +1,4 @@
-"""New batches: one-record batches for the state log, and filler batches that move a log's end.
-
-The only record that this module decodes is the single record of a state-log batch.
-"""
+"""New batches: one-record batches for the state log (also decoded here), and fillers that move a log's end."""
 
 from __future__ import annotations
 
@@ -77,8 +74,7 @@ _BLOCK = 64
 def _filler_payload(count: int) -> bytes:
     """Return `count` empty records (null key, null value), compressed by zstd: 1 M records are about 0.8 MB (M4).
 
-    The function builds the records in blocks. Within a block, only the first byte of the offset delta's varint
-    changes. So a million records take some 15,000 joins instead of a million steps.
+    Within a block, only the first byte of the offset delta's varint changes: 15,000 joins, not a million steps.
     """
     out = [_empty_record(delta) for delta in range(min(count, _BLOCK))]
     for high in range(1, -(-count // _BLOCK)):

@@ -31,20 +31,13 @@ _Operator = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
 def crc_of_changed_head(crc: int, head: int, changed: int, size: int) -> int:
-    """Return a message's CRC after its head changed.
-
-    The arguments are the CRC before the change, the CRCs of the old and the new head, and the number of bytes behind
-    the head.
-    """
+    """Return a CRC after the head changed; `head`, `changed`: the head's CRCs, `size`: the bytes behind the head."""
     value = crc32c(_ZEROS[: size & _LESS_THAN_A_BLOCK], head ^ changed ^ _INVERTED) ^ _INVERTED
     return crc ^ _behind(value, size >> _BLOCK_BITS)
 
 
 def crc_of_change_again(crc: int, difference: int, size: int) -> int:
-    """Return the CRC after a head's CRC changed by `difference`, a value that occurs again and again.
-
-    Most of the work depends on `difference` and the number of blocks only, and is cached.
-    """
+    """Return the CRC after a head's CRC changed by `difference`, which recurs: most of the work is cached."""
     known = _behind_inverted(difference, size >> _BLOCK_BITS)
     return crc ^ crc32c(_ZEROS[: size & _LESS_THAN_A_BLOCK], known) ^ _INVERTED
 

@@ -1,7 +1,4 @@
-"""The visible batches of a read_committed response, each ready to be appended to another log.
-
-This module is pure.
-"""
+"""The visible batches of a read_committed response, each ready to be appended to another log. Pure."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ class LateBatch:
 def late_batches(records: memoryview, aborted: Sequence[tuple[int, int]], read_at: int) -> tuple[list[LateBatch], int]:
     """Return the visible batches from offset `read_at` on, and the offset to read next.
 
-    `aborted` lists producer ids and first offsets of aborted transactions. An entry counts from its first offset to the
-    producer's next control batch (W9).
+    `aborted` lists producer ids and first offsets; an entry counts up to the producer's next control batch (W9).
     """
     waiting = sorted(((first, producer) for producer, first in aborted), reverse=True)
     active: set[int] = set()

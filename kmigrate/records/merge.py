@@ -1,13 +1,11 @@
-"""Merging of many small batches: a broker's work per batch, not the bytes, makes small batches expensive.
+"""Merging of many small batches, because a broker spends some 30 µs on every batch, however small.
 
-A broker spends some 30 µs on every batch, however small. So a stretch of small, plain batches is sent as a few larger
-batches. Plain batches follow each other without a gap, have no codec and no transaction, and have their producers'
-timestamps. Every record keeps its offset and its timestamp. Attributes, key, value and headers keep their bytes. The
-rewritten parts (length, timestamp delta, offset delta) mean the same to every reader.
+A stretch of small plain batches is sent as a few larger batches. Plain batches follow each other without a gap, have no
+codec and no transaction, and have their producers' timestamps. Records keep their offset and timestamp; attributes,
+key, value and headers keep their bytes. The rewritten length and deltas mean the same to every reader.
 
-numpy finds the records of a whole stretch at a time: the first record of every batch, then the second record of every
-batch, and so on. So all batches share the cost of a step. numpy also writes the records: each step writes a field of
-all records.
+numpy finds the records of a whole stretch at a time: the first record of every batch, then the second, and so on. numpy
+also writes a field of all records at a time. So all batches share the cost of a step.
 """
 
 from __future__ import annotations
@@ -31,10 +29,7 @@ __all__ = ["LARGEST_MERGED", "Stretch", "merge", "pieces"]
 _FEW = 16
 """Fewest batches that are worth the numpy calls."""
 _MOST_RECORDS = 32
-"""Most records of a small batch.
-
-Batches of more records cost a broker little per record, and would need many numpy steps for few batches.
-"""
+"""Most records of a small batch; more cost a broker little per record, and need many numpy steps for few batches."""
 LARGEST_MERGED = 16 << 10
 """Most bytes of a small batch."""
 _FULL = 64 << 10
@@ -96,10 +91,7 @@ class Stretch:
 
 
 def pieces(data: memoryview, start: int, barrier: int | None = None) -> Iterator[Batch | OldMessages | Stretch]:
-    """Yield the content of a records field as `walk_all` does, but long runs of mergeable batches as `Stretch`.
-
-    A batch that begins before offset `start` belongs to no stretch. No stretch crosses `barrier`.
-    """
+    """Yield as `walk_all`, but long mergeable runs as `Stretch`; none begins before `start` or crosses `barrier`."""
     at = 0
     for begin, stretch in _stretches(data, start, barrier):
         yield from walk_all(data[at:begin])
@@ -213,8 +205,7 @@ def _find(data: _Bytes, heads: NDArray[Any], base_times: _Ints) -> _Records:
 def _extents(data: _Bytes, at: _Ints, limits: _Ints, counts: _Ints, numbers: _Ints) -> tuple[_Ints, _Ints]:
     """Return the position behind each record's length, and the position of each record's end.
 
-    `at` and `limits` are the positions at which each batch's records begin and end. `counts` has the number of records
-    of each batch, and `numbers` the index of each batch's first record.
+    `at`, `limits`: where each batch's records begin and end; `counts`: their number; `numbers`: index of the first.
     """
     bodies, ends = np.empty((2, int(counts.sum())), np.int64)
     for step in range(int(counts.max())):
@@ -280,10 +271,9 @@ def _written(data: _Bytes, records: _Records, time_deltas: _Ints, offset_deltas:
 
 
 def _move(data: _Bytes, at: _Ints, out: _Bytes, to: _Ints, sizes: _Ints) -> None:
-    """Copy a piece of each size from its position to its new position.
+    """Copy a piece of each size to its new position, as two words: one at the piece's start, one at the piece's end.
 
-    Each piece is copied as two words: one word at the piece's start, one word at the piece's end. The word is the
-    widest power of two that is not longer than the piece. numpy spends some 10 ns on each word, whatever its width.
+    The word is the widest power of two within the piece: numpy spends some 10 ns on each word of any width.
     """
     widths = np.frexp(sizes)[1]
     for width in np.unique(widths):

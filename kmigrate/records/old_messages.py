@@ -11,13 +11,11 @@
          …     4  value length (−1: null), then the value
 
 A message with a codec is a wrapper: its value is a message set of the same magic. Inner offsets are absolute in magic
-0. In magic 1 inner offsets are relative, and the last inner message has the wrapper's offset (KIP-31). If a wrapper of
-magic 1 has the broker's timestamp, all inner messages have that timestamp (KIP-32). Messages of magic 0 have no
-timestamp; readers see −1.
+0, and relative in magic 1, where the last inner message has the wrapper's offset (KIP-31). A broker's timestamp in a
+wrapper of magic 1 is that of all inner messages (KIP-32). Magic 0 has no timestamp; readers see −1.
 
 A Fetch of any version that kmigrate sends returns the log's own format (seen on 2.8.2), and Produce accepts only magic
-2 (A11). The converted record depends on the old message alone. The boundaries of batches do not matter, because on the
-target the sequences are offsets (M1).
+2 (A11). Records depend on old messages alone; batch boundaries do not matter: target sequences are offsets (M1).
 """
 
 from __future__ import annotations
@@ -97,10 +95,7 @@ def is_old(data: memoryview) -> bool:
 
 
 def walk_all(data: memoryview) -> Iterator[Batch | OldMessages]:
-    """Yield the content of a records field of any format in order, without a last entry that the byte limit cut off.
-
-    A log whose format was raised holds several formats, each in its own stretch.
-    """
+    """Yield a records field's content in order, each stretch in its (raised) format, without a cut-off last entry."""
     at = 0
     while True:
         for batch in walk(data[at:], until_old=True):
@@ -196,8 +191,7 @@ def _unwrap(wrapper: _Message) -> tuple[_Message, ...]:
         )
     if not inner or any(each.magic != wrapper.magic or each.attributes & CODEC_MASK for each in inner):
         raise ProtocolViolation("bad-wrapper", f"the compressed message at offset {at} holds no plain message set")
-    # Some releases of librdkafka left offset 0 in wrappers of magic 1. Kafka's readers then take the inner offsets
-    # unchanged, too.
+    # Some librdkafka releases left offset 0 in wrappers of magic 1: Kafka's readers take inner offsets unchanged, too.
     shift = at - inner[-1].offset if wrapper.magic and at else 0
     stamped = bool(wrapper.magic and wrapper.attributes & LOG_APPEND_TIME)
     messages = tuple(
@@ -229,10 +223,7 @@ def _rest(message: _Message) -> bytes:
 
 
 def _repaired(frame: memoryview) -> memoryview:
-    """Return an lz4 frame with a correct header checksum.
-
-    In magic 0 the checksum also covers the frame's magic (KAFKA-3160).
-    """
+    """Return an lz4 frame with a correct header checksum; in magic 0 also of the frame's magic (KAFKA-3160)."""
     if len(frame) < 7 or frame[:4] != _LZ4_MAGIC:
         return frame
     flags = frame[4]

@@ -4,17 +4,14 @@
     broker times (bit 3)    LogAppendTime     → the time that readers saw, in every record, as CreateTime (A7)
     wanted from inside      start > base      → the records from `start` on (A11)
 
-A rewrite reads and writes only the two deltas of each record. Attributes, key, value and headers keep their bytes.
-Rewriting is deterministic: a batch gives the same bytes everywhere and at any time. So two copiers that read the same
-batch send the same bytes.
+Only the two deltas of each record are read and written; attributes, key, value and headers keep their bytes. Rewriting
+is deterministic, so two copiers that read the same batch send the same bytes.
 
-The header of a batch of 1 MiB can announce 32 GiB, or a hundred million records. kmigrate does not begin to rewrite
-such a batch. A batch beyond `MOST_BYTES` or `MOST_RECORDS` stops its partition with a named error, and the process goes
-on with all other partitions.
+The header of a batch of 1 MiB can announce 32 GiB, or a hundred million records. A batch beyond `MOST_BYTES` or
+`MOST_RECORDS` is not begun, and stops only its partition, with a named error.
 
-Long rewrites run in a thread (`mirror.copy.reading`), while another thread sends leases and heartbeats. The interpreter
-switches threads only between steps, so no single step here may take long. Memory is copied in pieces. No list of all
-records is made, because freeing such a list takes long.
+Long rewrites run in a thread (`mirror.copy.reading`), while another thread sends leases and heartbeats. Threads switch
+only between steps, so no step may take long: memory is copied in pieces, and no list, slow to free, holds all records.
 """
 
 from __future__ import annotations
@@ -45,18 +42,16 @@ __all__ = [
 ]
 
 MOST_BYTES = 256 << 20
-"""Most bytes of a batch after decompression.
+"""Most bytes of a batch after decompression; brokers have no such limit.
 
-Brokers have no such limit. A record of a Java producer has at most max.request.size, 1 MiB unless raised. A batch of
-small records is filled to batch.size after compression.
+A Java producer's record has at most max.request.size, 1 MiB unless raised; small records fill batch.size compressed.
 """
 MOST_RECORDS = 1_000_000
 """Most records of a batch that is rewritten, which takes some seconds. Our own filler batches have as many records."""
 _FULL = 16 << 20
 """Uncompressed size at which a rewritten batch is full, unless a single record is larger.
 
-The producer may have compressed a batch better than we do. Without this limit such a batch could outgrow the size that
-the target accepts.
+Otherwise a batch that the producer compressed better than we do could outgrow the size that the target accepts.
 """
 _PIECE = 4 << 20
 """Bytes of memory that one step copies."""
@@ -125,8 +120,7 @@ def record_keys(batch: Batch, most: int) -> Iterator[bytes | None]:
 class Packer:
     """Packs records, in the order of their offsets, into batches; a gap or a full batch begins a new batch.
 
-    Timestamp deltas count from `base_timestamp`. Without `base_timestamp` they count from the first record of each
-    batch.
+    Timestamp deltas count from `base_timestamp`, or without it from the first record of each batch.
     """
 
     def __init__(self, attributes: int, *, leader_epoch: int, base_timestamp: int | None = None) -> None:
@@ -179,10 +173,7 @@ class Packer:
 
 
 def _signed(value: int) -> int:
-    """Return a number wrapped to 64 bits.
-
-    The distance of timestamps that lie too far apart wraps. Java's readers wrap that distance, too.
-    """
+    """Return a number wrapped to 64 bits, as Java's readers wrap the distance of timestamps too far apart."""
     return value if -_TOP <= value < _TOP else (value + _TOP) % (2 * _TOP) - _TOP
 
 
@@ -245,10 +236,7 @@ def _compress(codec: int, payload: bytearray) -> bytes | memoryview:
 
 
 def _unpack_into(codec: ModuleType) -> Callable[[memoryview, int], bytearray]:
-    """Return a function that decompresses into a map whose pages cost memory only when they are filled.
-
-    So a header that lies about the size costs no memory.
-    """
+    """Return a decompressor into a map, whose pages cost memory only when filled: a header may lie about the size."""
 
     def unpack(payload: memoryview, most: int) -> bytearray:
         out = bytearray()

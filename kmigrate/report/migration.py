@@ -1,8 +1,4 @@
-"""Reports a judged migration: the judge's verdict, the clients' waits, the parity of the copy.
-
-Every figure comes from an independent witness: the clients' own histories, a final read by librdkafka, Spark. Only
-`router_hold_ms` is kmigrate's own figure, as the name says.
-"""
+"""Reports a migration by independent witnesses (histories, librdkafka, Spark); only `router_hold_ms` is our own."""
 
 from __future__ import annotations
 
@@ -67,10 +63,7 @@ class MigrationReport:
     """The same over the topics that were written to all the time."""
     group_gap_ms: Mapping[str, float]
     transaction_pause_ms: Millis | None
-    """Longest transaction of each writer across its topic's flip, from the first send to the end.
-
-    None: no transaction was under way.
-    """
+    """Longest transaction of each writer across its topic's flip, first send to end; None: no transaction under way."""
     baseline_transaction_ms: Millis
     parity: ParitySummary
     moved: Mapping[str, Mapping[str, Any]]

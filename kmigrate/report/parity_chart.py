@@ -1,7 +1,6 @@
 """Draws the contents of both sides as SVGs: partition by partition, and over the records' time.
 
-Each partition has a row with three panels beside each other, so that an eye can follow a partition across. With some
-forty rows the page stays readable and small. Partitions with mismatches are chosen first, then the largest partitions.
+Three panels a row let an eye follow a partition. Some forty rows stay readable: first mismatches, then most records.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Renders a parity report as a self-contained HTML page: no script, no font, no image from elsewhere.
 
-The template `parity_page.html.jinja` holds the page. From top to bottom the page shows the verdict, the figures, and a
-plot by partition. Then follow the meaning of the findings' names, and a table for each topic, which opens to its
-partitions and findings. The page is well-formed XML, too. A report contains no payloads, so the page cannot contain
-any.
+The template `parity_page.html.jinja` shows the verdict, the figures, plots, the meaning of the findings' names, and a
+table per topic, which opens to partitions and findings. The page is well-formed XML, and reports have no payloads.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ class RouterSettings:
     """A router's name, listeners and limits.
 
     With `node_port_base` n, target broker b listens on n + b. With 0, broker b listens on `port` + 1 + b if that port
-    is free, so that clients find a restarted router at the same addresses. With 0 and `port` 0, brokers listen on any
-    free port.
+    is free, so that clients find a restarted router at the same addresses; with `port` 0, too, on any free port.
     """
 
     name: str = "router"
@@ -24,10 +23,8 @@ class RouterSettings:
     port: int = 0
     node_port_base: int = 0
     fallback_ports: int = 0
-    """First of a hundred ports for the listeners that are kept for clients of other routers.
-
-    0: `port` + 100. Any free port is used if `port` is 0 or all hundred ports are taken.
-    """
+    """First of a hundred ports for the listeners kept for clients of other routers; 0: `port` + 100. If `port` is 0 or
+    all hundred are taken: any free port."""
     shares_ports: bool = False
     """True if other processes of this host listen on the same ports; then no listener may move to another port."""
     advertised_host: str = ""
@@ -70,10 +67,8 @@ class RouterSettings:
     """The registered instance that this router may replace, '' for none; None for any instance."""
 
     stood_still_s: float = 10.0
-    """Length of a pause of the process after which clients get no source answers from that pause.
-
-    Other processes may have declared a process dead that paused for so long.
-    """
+    """Length of a pause of the process after which clients get no source answers from that pause; by then other
+    processes may have declared the process dead."""
 
     @property
     def told_host(self) -> str:

@@ -1,8 +1,7 @@
 """A small Kafka estate on this machine: brokers, live traffic and an independent judge.
 
-`estate` starts a source and a target, `preload` fills the source, and `traffic` runs live clients as processes. Each
-client writes its requests and answers to a history. At the end `final_read` reads the target, and `checker` compares
-the read with the histories. The judge shares no code with the engines: this package never uses kmigrate's own codec.
+The clients of `traffic` write requests and answers to histories. At the end `checker` compares these with the target's
+content, as `final_read` reads it. The judge shares no code with the engines: this package never uses kmigrate's codec.
 
 Brokers:
     estate        a source, a target, and their run folder

@@ -1,27 +1,8 @@
 """The judge, which compares a history of clients with the target's real content and names anomalies.
 
-`check` is a pure function over two streams. docs/history.md says exactly what each anomaly means, and which checks are
-not made. In short:
-
-lost          acknowledged (or read by a group), and not on the target
-duplicated    on the target more than once
-reordered     a producer's records stand in another order than the producer sent them, within a partition
-altered       key, value, headers or explicit timestamp are not the content that belongs to the id
-misplaced     in another partition, or at another offset, than the acknowledgement or a reader said
-extra         on the target or read by a group, though never sent, refused, aborted, or never asked to be committed
-torn          a part of a transaction of unknown outcome is on the target, and a part is not
-premature     read before the record was sent, or before the commit of the record's transaction was asked for
-nonmonotonic  a member got a record behind a record with a higher offset, with no rebalance between
-rewinds       a group's position went back: without a rebalance, or at a rebalance below the committed position
-commits_back  a commit below another commit that was acknowledged before
-unseen        acknowledged and on the target, behind the last record that a group reading the topic got
-group_gaps    a group read or committed past a record that none of the group's members ever read
-group_rereads a group read an offset again: normal at a rebalance, so reported and not failed
-client_errors an error that a client got and should not have got
-
-A send without an answer is *indefinite*: the record may appear once or not at all. acks=0 has no answers. A group
-starts at the group's first committed position in the history (a preload writes such a line). Without a committed
-position the group starts at the beginning of the topic.
+`check` is a pure function over two streams. docs/history.md says exactly what each anomaly means, what a group's start
+is, and which checks are not made. `group_rereads` is normal at a rebalance, so reported and not failed. A send without
+an answer is *indefinite*: the record may appear once or not at all. acks=0 has no answers.
 """
 
 from __future__ import annotations
@@ -378,7 +359,7 @@ def check(
     topics: Collection[str] | None = None,
     examples: int = 10,
 ) -> Verdict:
-    """Judge a run. `topics` narrows the judgement; otherwise every topic of the history counts."""
+    """Judge a run by the topics in `topics`, or by every topic of the history."""
     tally = _Tally(examples)
     judge = _Judge(tally, topics)
     for event in history:

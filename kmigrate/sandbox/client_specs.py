@@ -61,10 +61,7 @@ class TransactionalSpec:
 
 @dataclass(frozen=True)
 class ConsumerSpec:
-    """A group member that reads with read_committed and commits twice a second.
-
-    The member uses the classic protocol unless `settings` say otherwise.
-    """
+    """A group member with read_committed and two commits a second; the classic protocol unless `settings` differ."""
 
     name: str
     family: Family
@@ -125,10 +122,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Launch:
-    """The start of a client as a process.
-
-    `tied_to` is another process (pid, start time): the client ends when that process ends.
-    """
+    """The start of a client as a process; the client ends when process `tied_to` (pid, start time) ends."""
 
     spec: ClientSpec
     bootstrap: str

@@ -1,7 +1,6 @@
 """A live client as a process of its own: `python -m kmigrate.sandbox.clients LAUNCH.json`.
 
-SIGTERM is the clean end of a roll: flush or commit, close, exit 0. SIGKILL is a crash. A client that is tied to another
-process ends by itself once that process is gone.
+SIGTERM is the clean end of a roll: flush or commit, close, exit 0. SIGKILL is a crash.
 """
 
 from __future__ import annotations

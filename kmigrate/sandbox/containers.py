@@ -1,11 +1,9 @@
 """Brokers in containers, where a Docker engine on this very machine answers.
 
-The container shares the host's network and sees the broker's folder under the same path. So the container runs the same
-`server.properties` as a broker from jars. This needs an engine that runs on this machine's kernel and listens on a
-local socket. With any other engine (a virtual machine, a remote host) the sandbox uses jars. The `docker` program alone
-proves nothing, and the sandbox never looks for the program.
-
-The reaper of testcontainers ends containers that are tied to this process once the process is gone.
+A container shares the host's network, sees the broker's folder under the same path, and so runs the same
+`server.properties` as a broker from jars. The engine must run on this machine's kernel and listen on a local socket.
+With any other engine (a virtual machine, a remote host) the sandbox uses jars. The `docker` program proves nothing and
+is never looked for. The reaper of testcontainers ends tied containers once this process is gone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The origin of brokers: a Kafka distribution of the user's own, a container image, or cached jars.
 
-A broker from jars starts in half the time with Java's own archive of the classes that an earlier broker's JVM loaded.
-Java itself judges whether an archive fits. Java ignores an archive that does not fit, and starts as slowly as without
-an archive.
+A broker from jars starts in half the time with Java's archive of the classes that an earlier broker's JVM loaded. Java
+judges whether an archive fits, and otherwise starts as slowly as without an archive.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ class Image:
 
 
 def find_distribution(version: str, on_progress: OnProgress | None = None) -> Distribution | Image:
-    """Return a distribution that KMIGRATE_KAFKA_HOME names, whatever its version, or else the wished version.
+    """Return the distribution that KMIGRATE_KAFKA_HOME names, whatever its version, or else the wished version.
 
-    KMIGRATE_KAFKA_HOME may name several homes, separated like PATH. The home of the wished version is taken, else the
-    first home. The version of that home is then the cluster's version.
+    The variable may name several homes, separated like PATH: the home of the wished version is taken, else the first.
+    The version of that home is then the cluster's version.
     """
     homes = [Path(home) for home in os.environ.get("KMIGRATE_KAFKA_HOME", "").split(os.pathsep) if home]
     own = [_read(home) for home in homes]

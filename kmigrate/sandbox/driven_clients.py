@@ -1,8 +1,7 @@
 """Live clients of families outside this process: a small program with the family's library, driven line by line.
 
 This side decides which record is sent when, and what is written down, as for every other family. A driver only hands
-records to its library and reports the library's answers (docs/history.md, "Driven clients"). There is a single driver
-per process.
+records to its library and reports the answers (docs/history.md, "Driven clients"). A process has a single driver.
 """
 
 from __future__ import annotations
@@ -78,10 +77,7 @@ class _Driver:
         self._process.wait()
 
     def _listen(self, seconds: float) -> None:
-        """Wait for output of the driver and take in the whole lines. An incomplete line waits for its end.
-
-        If `say` waits until the driver takes input again, return then, too.
-        """
+        """Wait for output and take in whole lines; return, too, if the driver takes input while `say` waits."""
         if not any(end == self._out.fileno() for end, _ in self._looks.poll(max(0.0, seconds) * 1000)):
             return
         output = os.read(self._out.fileno(), _CHUNK)
@@ -93,10 +89,7 @@ class _Driver:
         self._lines += [line for line in whole.decode("utf-8", "replace").split("\n") if line.strip()]
 
     def say(self, lines: Sequence[str]) -> None:
-        """Send lines to the driver. After `close` send nothing.
-
-        A driver that is closing may still ask for an answer. The end of its input is then the answer.
-        """
+        """Send lines to the driver; after `close` nothing: the end of input answers a driver that still asks."""
         if self._in.closed:
             return
         left = memoryview("".join(f"{line}\n" for line in lines).encode())
@@ -147,10 +140,7 @@ class _Driver:
         raise Failed("traffic-driver", f"the driver did not end within {_END_SECONDS:g} s")
 
     def _ended(self) -> Failed:
-        """Return the error for a driver whose output has ended.
-
-        Such a driver has ended or is about to end. A driver that does neither is killed.
-        """
+        """Return the error for a driver whose output has ended; kill the driver if the driver does not end, too."""
         try:
             self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:

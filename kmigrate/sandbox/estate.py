@@ -3,8 +3,8 @@
     nothing ── up ──→ running ── down ──→ nothing
                          └─ brokers die ──→ ended ── up or down ──→ nothing or running
 
-The run folder holds `sandbox.json`: versions, bootstraps and the identity of every broker's process. The file is
-written before the brokers are ready, so that an interrupted `up` can be taken down. The brokers' data is in a temporary
+The run folder's `sandbox.json` holds versions, bootstraps and process identities. The file is written before the
+brokers are ready, so that an interrupted `up` can be taken down. The brokers' data is in a temporary
 folder of its own and is removed with the brokers.
 """
 
@@ -97,10 +97,7 @@ class Sandbox:
         secure: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Sandbox:
-        """Start both clusters side by side and return when both accept clients.
-
-        With `secure` the clusters then have their users and ACLs, too.
-        """
+        """Start both clusters side by side and wait until both accept clients; `secure` adds users and ACLs."""
         folder = folder.resolve()
         with exclusive(folder / "lock"):
             _make_room(folder)
@@ -156,10 +153,7 @@ class Sandbox:
         return SandboxStatus(self.folder, self.data, tuple(_status(cluster) for cluster in self.clusters))
 
     def down(self) -> None:
-        """End every broker process that the sandbox started, and remove data and sandbox.json.
-
-        A process that only reuses a broker's process id is left alone.
-        """
+        """End the sandbox's broker processes, never another process with a reused id; remove data and sandbox.json."""
         for cluster in self.clusters:
             cluster.stop()
         shutil.rmtree(self.data, ignore_errors=True)

@@ -1,8 +1,7 @@
 """The last read of a run: the records that a cluster really holds, read once more by an independent client.
 
-The client is librdkafka with `read_committed`, never kmigrate's own wire code. The client's end-of-partition event
-gives the end of a partition. Control markers and aborted batches leave offsets at the tail that no consumer is ever
-handed.
+The client is librdkafka with `read_committed`, never kmigrate's own wire code. The client's end-of-partition event is
+the end: control markers and aborted batches leave offsets at the tail that no consumer is ever handed.
 """
 
 from __future__ import annotations

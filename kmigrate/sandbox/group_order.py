@@ -1,10 +1,10 @@
 """The order in which groups read and commit: what may go back, and what may not.
 
-A *possession* is the time in which a process is the owner of a partition: from an `assign` line to the next `assign`
-or `revoke` line of that process for that partition. The rules, each of which docs/history.md explains:
+A *possession* is a process's ownership of a partition, from an `assign` line to the next `assign` or `revoke` line. The
+rules, each of which docs/history.md explains:
 
-G1  Within a possession offsets grow. A record that comes again is a rewind; a record that comes late, behind a
-    higher offset, is nonmonotonic.
+G1  Within a possession offsets grow. A repeated record is a rewind; a late record, behind a higher offset, is
+    nonmonotonic.
 G2  The first read of a possession is not below the group's committed position. A process without any `assign` or
     `revoke` line for the partition does not begin below the group's last read.
 G3  A commit is not below a commit that was acknowledged before the lower commit was asked for.

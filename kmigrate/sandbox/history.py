@@ -3,12 +3,10 @@
 docs/history.md describes the format for other programs. The writers keep these rules:
 
 H1  Each process writes a file of its own and only appends.
-H2  The `invoke` line of a send is in the file before the client library sees the record. A killed client may lose
-    answers (the send stays *indefinite*), but never the fact of the request. The same holds for the `invoke` line of a
-    transaction's end.
-H3  Every line carries the epoch time and the monotonic time. The epoch time relates a line to the times of other
-    programs. All processes of a machine share the monotonic time: durations and the order of the merge come from the
-    monotonic time.
+H2  The `invoke` line of a send, or of a transaction's end, is in the file before the client library sees the request.
+    A killed client may lose answers (the send stays *indefinite*), but never the fact of the request.
+H3  Every line carries the epoch time, for the times of other programs, and the monotonic time, which all processes of
+    a machine share. Durations and the order of the merge come from the monotonic time.
 H4  A last line without line end was cut by a kill and is ignored. Any other broken line is an error.
 """
 
@@ -122,10 +120,7 @@ def merge_histories(paths: Iterable[Path], into: Path) -> int:
 
 
 class HistoryWriter:
-    """The writer of a process's history.
-
-    The writer is not thread-safe: client callbacks run in the thread that polls the client.
-    """
+    """The writer of a process's history; not thread-safe: client callbacks run in the thread that polls the client."""
 
     def __init__(self, path: Path, process: str, **facts: object) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,10 +2,9 @@
 
     KafkaCluster.create(spec, root) → start() → wait_ready() → … kill/pause/resume/restart … → stop()
 
-`create` writes a folder per broker (configuration, data, log file). `start` formats and launches all brokers at the
-same time and returns. `wait_ready` returns when every broker accepts clients. Brokers end with this process
-(lifeline.py). `detached` brokers run until a process that holds their identities ends them. Brokers of a version before
-KRaft get a ZooKeeper of their own, which starts and ends with them.
+A folder per broker holds configuration, data and log file. Brokers end with this process (lifeline.py); `detached`
+brokers run until a process that holds their identities ends them. Brokers of a version before KRaft get a ZooKeeper of
+their own, which starts and ends with them.
 """
 
 from __future__ import annotations
@@ -180,10 +179,7 @@ class KafkaCluster:
 
     @property
     def security(self) -> SandboxSecurity:
-        """The authority and users of a secure cluster.
-
-        They are in a broker's folder, so that they are removed together with the broker.
-        """
+        """The authority and users of a secure cluster, in a broker's folder, and so removed with the broker."""
         return SandboxSecurity(next(iter(self.brokers.values())).folder / "security")
 
     def client(self, user: str = "admin", mechanism: str = "PLAIN") -> dict[str, str]:
@@ -290,10 +286,7 @@ class KafkaCluster:
         self.brokers[node].started().signal(signal.SIGCONT)
 
     def restart(self, node: int) -> None:
-        """Launch a broker again on its data and ports, whether or not the broker was killed.
-
-        `wait_ready` tells when the broker serves.
-        """
+        """Launch a broker again on its data and ports, killed or not; `wait_ready` returns when the broker serves."""
         self.kill(node)
         self._launch(node)
 
@@ -343,8 +336,7 @@ class KafkaCluster:
 def keep_classes(version: str) -> None:
     """Keep the classes that a broker of this version loads, so that later brokers start in half the time.
 
-    A broker is run once for this purpose. The few seconds pay off where many brokers are started. kmigrate does not
-    choose the options of a container's Java, so nothing is done for an image.
+    A broker's run of some seconds pays off where many start. Skip images: kmigrate does not choose their Java options.
     """
     distribution = find_distribution(version)
     if isinstance(distribution, Image):

@@ -1,8 +1,7 @@
 """The judge's books: every send and every read of a run, in columns that hold half a million records, and transactions.
 
-Three kinds of lines tell of a transaction: `begin`, `txn` `invoke` (the writer is about to ask for the end) and `txn`
-with the outcome. The process flushes a `txn` `invoke` line before the client library is asked. So a process that was
-killed cannot have asked for more than the history says.
+A `txn` `invoke` line is flushed before the client library is asked for a transaction's end. So a killed process cannot
+have asked for more than the history says.
 """
 
 from __future__ import annotations
@@ -69,10 +68,7 @@ class Sends:
         return number
 
     def take(self, event: Event, *, live: bool) -> list[int]:
-        """Take a line of a send and return the records of the line.
-
-        A line for many `records` is a run of consecutive numbers.
-        """
+        """Take a line of a send, and return its records; a line for many `records` is a run of consecutive numbers."""
         slot = self.slot_of(event.topic, event.partition)
         head, _, first = event.value.rpartition(":")
         numbers = [self.intern(f"{head}:{int(first) + step}" if step else event.value) for step in range(event.records)]
@@ -101,10 +97,7 @@ class Sends:
         return self.place_at(self.found_slot[number], self.found[number])
 
     def acked_at(self, slot: int, offset: int) -> int | None:
-        """Return the acknowledged record that belongs at this offset.
-
-        The search is slow. Only foreign records need the search.
-        """
+        """Return the acknowledged record that belongs at an offset; a slow search, for foreign records only."""
         for number, expected in enumerate(self.offset):
             if expected == offset and self.slot[number] == slot and self.status[number] == ACKED:
                 return number

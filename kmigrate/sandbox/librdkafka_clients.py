@@ -1,7 +1,4 @@
-"""Live clients on librdkafka, as an application would write them.
-
-Everything happens in a single thread: librdkafka's callbacks run inside `poll`, so the history needs no lock.
-"""
+"""Live clients on librdkafka, as in applications: callbacks run in the thread of `poll`, so histories need no lock."""
 
 from __future__ import annotations
 
@@ -137,10 +134,7 @@ class _TransactionalWriter(_Writer):
 
 
 def _partitions_of(producer: Producer, topic: str, patience_s: float = 10.0) -> int:
-    """Return the number of partitions of a topic.
-
-    A broker that has not yet heard of a new topic is asked again.
-    """
+    """Return the number of partitions of a topic; ask again while a broker does not know a new topic."""
     deadline = time.monotonic() + patience_s
     while True:
         described = producer.list_topics(topic, timeout=30).topics[topic]

@@ -1,14 +1,13 @@
 """A broker's keeper: a tiny process that ends the broker when the process that asked for the broker is gone.
 
-The keeper is the broker's parent and a child of the process that started the sandbox. The keeper watches its own
-parent's id. However the parent dies, kill -9 included, another process adopts the keeper. The keeper sees this within a
-fraction of a second, kills the broker's process group and removes the broker's folder.
+The keeper is the broker's parent, a child of the process that started the sandbox, and watches its own parent's id.
+However the parent dies, kill -9 included, another process adopts the keeper. Within a fraction of a second the keeper
+then kills the broker's process group and removes the broker's folder. Two other ways are weaker. A pipe works only
+while no fork of the parent keeps the pipe's other end open. Linux' "parent death signal" follows the thread that
+forked, and macOS has no such signal.
 
-Two other ways are weaker. A pipe works only while no fork of the parent keeps the pipe's other end open. Linux' "parent
-death signal" follows the thread that forked, and macOS has no such signal.
-
-The keeper runs as a script by path, so that nothing of the package is imported: lifeline.py PARENT FOLDER COMMAND… The
-first line of the keeper's output is the broker's process id.
+The keeper is a script that imports nothing of the package: lifeline.py PARENT FOLDER COMMAND… The output begins with
+the broker's process id.
 """
 
 from __future__ import annotations

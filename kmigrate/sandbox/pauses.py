@@ -145,8 +145,7 @@ class Timeline:
     def transaction_pause_ms(self, windows: dict[Slot, Window]) -> Percentiles:
         """Return percentiles of each writer's longest transaction that overlaps a fence…flip of its topic.
 
-        A transaction lasts from the first send to the end, committed or not. A writer sends all records at once, so no
-        part of the duration is the writer's own pace.
+        Duration: first send to end, committed or not. All records go out at once, so the writer's pace adds nothing.
         """
         longest: dict[tuple[str, str], int] = {}
         for (topic, _), window in windows.items():

@@ -1,8 +1,8 @@
 """The content of a record from its unique value id: key, value and headers follow from the id alone.
 
-So a judge needs no copy of the source to see that a record was altered. The judge takes the id out of the value,
-derives the content again and compares. An id reads `<producer>.<run>:<seq>`. `seq` goes on over the runs (process
-incarnations) of a producer, so the order of a producer's records is judged across a restart, too.
+A judge without a copy of the source derives the content again from the value's id, and sees altered records. An id
+reads `<producer>.<run>:<seq>`. `seq` goes on over a producer's runs (process incarnations), so the order of records is
+judged across a restart, too.
 """
 
 from __future__ import annotations

@@ -2,14 +2,11 @@
 
 A port from `bind(0)` can be the local end of any client's connection a moment later, and a restarted broker must find
 its own port free. The kernel hands out client ports from 32768 (Linux) or 49152 (macOS) on. So a random port below that
-range, if `bind` succeeds now, stays free until another server wants the port.
+range, if `bind` succeeds now, stays free until another server wants the port. Processes that start sandboxes at the
+same time need a range each (KMIGRATE_SANDBOX_PORTS=20000-23999).
 
-Processes that start sandboxes at the same time need a range each (KMIGRATE_SANDBOX_PORTS=20000-23999), so that no two
-sandboxes want the same port.
-
-A router on port p takes further ports, some of them late: a port for each broker from p + 1 on, and ports for clients
-of other routers from p + 100 on. So the ports are handed out apart from each other where there is room. A process hands
-out no port twice while other ports are left: the first server may be dead and want its port again at a restart.
+Ports are handed out apart from each other where there is room, for the further ports of routers (`_lies_apart`). A
+process hands out no port twice while other ports are left: a dead server may want its port again at a restart.
 """
 
 from __future__ import annotations
@@ -59,7 +56,8 @@ def free_ports(count: int) -> list[int]:
 def _lies_apart(port: int) -> bool:
     """Return whether the port is one of those at which routers never take each other's ports.
 
-    A router on port p takes up to three ports from p + 1 on, and ports from p + 100 to p + 199.
+    A router on port p takes more ports, some late: one per broker, at most three, from p + 1 on, and for clients of
+    other routers p + 100 to p + 199.
     """
     return port % 4 == 0 and port % 300 < 100
 

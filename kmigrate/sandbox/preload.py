@@ -4,8 +4,7 @@
 - `payments`: written by transactions, a fifth of which is aborted.
 - `audit`: empty.
 
-The preload has a history of its own, with a line per stretch of records, so that the judge finds the records again on
-the target.
+A history of its own, with a line per stretch of records, lets the judge find the records again on the target.
 """
 
 from __future__ import annotations
@@ -81,10 +80,7 @@ def preload(
     on_progress: Callable[[str], None] = lambda _: None,
     login: Mapping[str, str] | None = None,
 ) -> Preloaded:
-    """Create the demo's topics and groups on an empty source.
-
-    `login` belongs to a user who may do all of this.
-    """
+    """Create the demo's topics and groups on an empty source; `login` belongs to a user who may do all of this."""
     started = time.monotonic()
     history.unlink(missing_ok=True)
     client = {"bootstrap.servers": bootstrap, **(login or {})}

@@ -1,7 +1,6 @@
 """Operating-system processes by identity: a process id plus the moment of the start.
 
-Process ids are reused, so an id from a file says nothing. Together with the start time, an id names a process for good,
-and a recycled id is never signalled.
+Process ids are reused. With the start time an id names a process for good, and a recycled id is never signalled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The `server.properties` of a sandbox broker: the smallest real Kafka there is.
+"""The `server.properties` of the smallest real Kafka: 127.0.0.1 only, internal topics of a few partitions each.
 
-Listeners are on 127.0.0.1 only. Every broker is also a controller, or has a ZooKeeper where the version needs one.
-Internal topics are as small as they can be while still spread over several partitions.
+Every broker is also a controller, or has a ZooKeeper where the version needs one.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ def broker_properties(
     config: Mapping[str, str],
     zookeeper: ZooKeeper | None = None,
 ) -> dict[str, str]:
-    """Return the properties of a node.
-
-    `ports` has the (client, controller) ports of all nodes. `config` overrides every other property.
-    """
+    """Return the properties of a node; `ports`: all nodes' (client, controller) ports; `config` overrides the rest."""
     port, _ = ports[node]
     copies = min(3, len(ports))
     in_sync = max(1, copies - 1)

@@ -1,7 +1,6 @@
-"""The reads and commits of a group member, written down in runs.
+"""The reads and commits of a group member, written down in runs: a line for each stretch of consecutive offsets.
 
-Reads are collected while a client hands out fetched records. Each stretch of consecutive offsets becomes a line. The
-content of each record is judged at once, because a record that a reader was given is gone afterwards.
+The content of each record is judged at once, because a record that a reader was given is gone afterwards.
 """
 
 from __future__ import annotations

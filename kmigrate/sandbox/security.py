@@ -2,9 +2,8 @@
 
     create(folder) → broker_properties(…) … the cluster starts … → admit(bootstrap, grants)
 
-Everything is created at run time and removed with the cluster: no key or password of a sandbox is in this repository.
-Each cluster has its own authority and passwords, so that credentials of a cluster never work for the other cluster by
-accident.
+Keys and passwords are created at run time and removed with the cluster; this repository holds none. Each cluster has
+its own, so that credentials of a cluster never work for the other cluster by accident.
 """
 
 from __future__ import annotations
@@ -139,10 +138,7 @@ class SandboxSecurity:
         return made, key
 
     def broker_properties(self, port: int, controller_port: int) -> dict[str, str]:
-        """Return the properties of both listeners with TLS and SASL, and of an authorizer.
-
-        The authorizer refuses everything that no ACL allows, except to super users.
-        """
+        """Return both listeners' properties (TLS, SASL), with an authorizer: all but super users need an ACL."""
         return {
             "listeners": f"SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
             "advertised.listeners": f"SASL_SSL://127.0.0.1:{port}",
@@ -169,10 +165,7 @@ class SandboxSecurity:
         }
 
     def admit(self, bootstrap: str, permits: Iterable[Permit]) -> None:
-        """Create the SCRAM users and the ACLs in the running cluster.
-
-        The broker properties already name the super users.
-        """
+        """Create the SCRAM users and ACLs in the running cluster; the broker properties already name super users."""
         admin = AdminClient({"bootstrap.servers": bootstrap, **self.access("admin", "PLAIN").librdkafka()})
         for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # a request changes a user once
             info = ScramCredentialInfo(kind, _ITERATIONS)
@@ -211,10 +204,7 @@ class SandboxSecurity:
 
 
 def router_section(source: SandboxSecurity, target: SandboxSecurity) -> str:
-    """Return the lines of `[router]` for a secure pair.
-
-    The target checks logins. A table holds the writers' passwords at the source, which differ from the target's.
-    """
+    """Return a secure pair's `[router]`: the target checks logins; a table has the writers' other source passwords."""
     certificate, key = target.issue("router")
     table = target.folder / "clients.toml"
     writers = sorted({user for role, user in CLIENT_USERS.items() if role != "consumer"})

@@ -1,8 +1,7 @@
 """The sends of a live client: their open-loop schedule, their numbers and their lines in the client's history.
 
-A client that waits for each answer hides a pause, because the client then sends nothing that could wait. So the
-schedule does not slow down with the cluster's answers. After a stall (a held response, a paused process) the schedule
-starts anew and does not send a flood.
+A client that waits for each answer sends nothing that could wait, and hides a pause. So the schedule does not slow down
+with the answers. After a stall (a held response, a paused process) the schedule starts anew and sends no flood.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ __all__ = [
 ]
 
 TICK_SECONDS = 0.02
-"""The length of a tick. Records that are due within a tick go out together.
-
-Each send wakes a client, a broker, a mirror and the readers.
-"""
+"""The length of a tick; due records go out together, because each send wakes client, broker, mirror and readers."""
 MOST_WAITING = 20_000
 """Records without an answer. Beyond this number the client waits and does not fill the library's queue."""
 _MOST_AT_ONCE = 200
@@ -94,10 +90,7 @@ class SendLog:
         return sends
 
     def _next(self) -> Send:
-        """Return the next record.
-
-        kafka-python cannot send a header without a value, so numbers with such a header are skipped for kafka-python.
-        """
+        """Return the next record; for kafka-python skip numbers with a null header, which the library cannot send."""
         spec = self.launch.spec
         while True:
             seq, self._seq = self._seq, self._seq + 1
@@ -134,10 +127,7 @@ class TransactionalWriter(Writer, Protocol):
     def begin(self) -> None: ...
 
     def end(self, *, abort: bool) -> tuple[str, str]:
-        """End the transaction, and return the outcome and the error.
-
-        The outcome is `ok`, `fail` (aborted), or `info` if nobody can say.
-        """
+        """End the transaction; return the outcome (`ok`, `fail`: aborted, `info`: nobody can say) and the error."""
         ...
 
 

@@ -15,13 +15,10 @@ _PAUSE_SECONDS = 0.1
 
 
 def create_topics(client: Mapping[str, str], topics: Iterable[NewTopic], seconds: float = 60.0) -> None:
-    """Create the topics.
+    """Create the topics; raise KafkaException if the cluster refuses a topic, or at the end of `seconds`.
 
-    Raise KafkaException if the cluster refuses a topic, or at the end of `seconds`.
-
-    A broker may leave the metadata between a request and its response. librdkafka reports this as _DESTROY_BROKER, and
-    the outcome of the request is unknown. So the request is sent again. A topic that then exists is the topic that the
-    first request created.
+    A broker may leave the metadata between request and response (librdkafka: _DESTROY_BROKER), with unknown outcome. So
+    the request is sent again. A topic that then exists is the topic that the first request created.
     """
     admin = AdminClient({**client, "log_level": 3})
     deadline = time.monotonic() + seconds

@@ -1,8 +1,7 @@
 """Live traffic as a set of client processes that can be started, rolled and stopped one by one.
 
-The folder holds everything: `traffic.json` with the clients and their processes' identities, and per client and run a
-launch file, a log and a history. So each verb may come from another process, as the verbs of
-`kmigrate sandbox traffic start|roll|stop` do. A history survives all of these verbs.
+The folder holds `traffic.json` (clients, identities of processes), and per client and run a launch file, a log and a
+history, which survives all verbs. So each verb of `kmigrate sandbox traffic` may come from another process.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from kmigrate.sandbox.processes import ProcessIdentity, identify, spawn_detached
 __all__ = ["Client", "Logins", "Progress", "Traffic"]
 
 Logins = Mapping[str, Access]
-"""The login of each role: producer, transactional, consumer."""
+"""The login of each role (producer, transactional, consumer) to a secure cluster."""
 
 _STATE = "traffic.json"
 _VERSION = 1
@@ -68,10 +67,7 @@ class Client:
             self.process.signal(number)
 
     def answers_to(self, selector: str) -> bool:
-        """Return whether a selector names the client.
-
-        A selector is `all`, a role (`producers` or `producer`), a family, a group or a name.
-        """
+        """Return whether a selector names the client: `all`, a role (`producer`, `producers`), family, group, name."""
         names = {"all", self.spec.role, f"{self.spec.role}s", self.spec.family, self.name}
         if isinstance(self.spec, ConsumerSpec):
             names.add(self.spec.group)
@@ -102,10 +98,7 @@ class Traffic:
 
     @classmethod
     def create(cls, folder: Path, specs: Iterable[ClientSpec], *, tied: bool = False) -> Traffic:
-        """Lay out the folder.
-
-        Clients with `tied` end when this process ends, whichever process started or rolled them.
-        """
+        """Lay out the folder; `tied` clients end when this process ends, whichever process started or rolled them."""
         specs = tuple(specs)
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
@@ -148,10 +141,7 @@ class Traffic:
         ]
 
     def fallen(self) -> list[str]:
-        """Return the clients that were started and no longer run.
-
-        As long as no client is ended on purpose, these are the clients that ended by themselves.
-        """
+        """Return the clients that were started and no longer run; unless ended on purpose, they ended by themselves."""
         return [client.name for client in self.clients() if client.run and not client.running]
 
     def histories(self) -> list[Path]:
@@ -166,10 +156,7 @@ class Traffic:
     def start(
         self, bootstrap: str, which: str = "all", *, timeout: float = 60.0, access: Logins | None = None
     ) -> list[Client]:
-        """Start all chosen clients that do not run, at the same time, and wait for each client's first answer.
-
-        `access` has the login of each role, for the bootstrap address of a secure cluster.
-        """
+        """Start all chosen clients that do not run, at the same time, and wait for each client's first answer."""
         started = [self._launch(client, bootstrap, access) for client in self._chosen(which) if not client.running]
         deadline = time.monotonic() + timeout
         for client in started:
@@ -179,8 +166,7 @@ class Traffic:
     def roll(self, which: str, bootstrap: str, *, timeout: float = 60.0, access: Logins | None = None) -> list[Client]:
         """Restart the chosen clients one by one: the next client goes only after the last client has had an answer.
 
-        A producer's first answer is an acknowledged record. A consumer's first answer is metadata, because the
-        consumer's group may be held on purpose until the group is promoted.
+        Answers: a producer's acknowledged record; a consumer's metadata, as its group may be held until promoted.
         """
         rolled = []
         for client in self._chosen(which):
@@ -319,8 +305,7 @@ class Traffic:
 class Progress:
     """The last acknowledged and the last read offset of every partition, kept up to date from the clients' histories.
 
-    Readers may be stopped once no group is behind. If readers stopped earlier, records would count as unseen although
-    nothing is wrong with them.
+    Readers may stop once no group is behind; otherwise sound records would count as unseen.
     """
 
     def __init__(self, subscribed: Mapping[str, Iterable[str]]) -> None:

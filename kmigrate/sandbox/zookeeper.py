@@ -1,8 +1,7 @@
 """The ZooKeeper of brokers that are older than KRaft: a process beside the brokers, run from the brokers' own jars.
 
-A broker's registration lives as long as the broker's ZooKeeper session. So a killed broker stays registered for some
-seconds. A broker that restarts and meets its own old registration ends at once. `wait_forgotten` waits until the
-registration is gone.
+A killed broker stays registered for some seconds, until its ZooKeeper session ends. A broker that restarts and meets
+its own old registration ends at once, so `wait_forgotten` waits until the registration is gone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The present start and end of each log, asked before anything is read.
 
-Spark treats every offset that Spark cannot get as data loss. A target that ends early is a finding of the check, not a
-failure of the check, so the target's range is cut to the existing offsets. The range is also cut for a target that
-begins late while it is mirrored, if the target deletes nothing by itself. Any other range that has left a log, or that
-lies beyond the source's last stable offset, cannot be compared and is refused by name.
+Spark treats every offset that Spark cannot get as data loss. A target that ends early is a finding and no failure, so
+the target's range is cut to the existing offsets. So is a mirrored target's range that begins late, if the target
+deletes nothing by itself. Any other range off a log, or beyond the source's last stable offset, is refused by name.
 """
 
 from __future__ import annotations

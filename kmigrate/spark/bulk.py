@@ -1,8 +1,7 @@
 """The copy of offset ranges as a Spark job: each task runs the mirror's own copier over the task's partitions.
 
-A task's result says how the task's partitions ended. Progress needs no way back to the driver: every attempt of a task
-reports in the presence log of the link, as mirror processes do. Retried and speculative tasks are further attempts,
-which change nothing (M1).
+A task's result says how the task's partitions ended. Every attempt reports progress in the link's presence log, as
+mirror processes do, not to the driver. Retried and speculative tasks are further attempts, which change nothing (M1).
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ Ends = Mapping[Key, int]
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """The function that an executor runs.
-
-    The function is pickled by its name, so executors need kmigrate and its dependencies.
-    """
+    """The function that an executor runs; pickled by its name, so executors need kmigrate and its dependencies."""
 
     job: BulkJob
     run: str
@@ -64,10 +60,7 @@ def run_tasks(context: SparkContext, job: BulkJob, tasks: Sequence[Ends], run: s
 
 
 def executor_settings(master: str) -> dict[str, str]:
-    """Return the settings with which executors on this machine find this very kmigrate.
-
-    On other machines kmigrate must be installed (docs/bulk.md).
-    """
+    """Return settings by which executors on this machine find this kmigrate; for other machines see docs/bulk.md."""
     here = str(Path(kmigrate.__file__).resolve().parents[1])
     return {"spark.executorEnv.PYTHONPATH": here} if is_near(master) else {}
 

@@ -1,14 +1,9 @@
 """Compacted topics: both clusters have to agree on the newest record of each key.
 
-Each cluster's cleaner removes superseded records at any time, so the digests of two sound copies differ. Where the
-digests differ, the newest record of each key is compared instead, by place and content. The check then does not judge
-
-- a superseded record, on whichever side the record still is;
-- a key with a record behind the range, on either side: a cleaner may rightly have removed the key's earlier records;
-- a record without a value, where the other side has no record of the key: a cleaner removes such records, too, after a
-  while.
-
-The records behind the range are read last: whatever a cleaner removed while the range was read is superseded there.
+Each cluster's cleaner removes superseded records at any time, and records without a value after a while, so the digests
+of two sound copies differ. Where the digests differ, the newest record of each key is compared instead, by place and
+content. Records that a cleaner may rightly have removed are not judged (docs/parity.md, "Compacted topics"). The
+records behind the range are read last: whatever a cleaner removed while the range was read is superseded there.
 """
 
 from __future__ import annotations
@@ -35,12 +30,10 @@ def newest_records(
 ) -> list[Drilled]:
     """Return the newest records that a side lacks or holds differently. At most `most` keys are looked at.
 
-    `rows` are both sides' records of the ranges. `behind` reads the records that both sides by then hold behind the
-    ranges of some partitions.
+    `rows`: both sides' records of the ranges. `behind` reads the records that both sides by then hold behind ranges.
     """
     key = [*PartitionKey._fields, "key_hash"]
-    # Of records at the same place the last counts: behind a run, a map gives other records the place of the run's last
-    # record.
+    # The last record at a place counts: behind a run, a map gives other records the place of the run's last record.
     seen = F.max(F.struct("at", *FINGERPRINT)).alias("seen")
     keys = (
         fingerprints(rows)

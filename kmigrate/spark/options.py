@@ -1,8 +1,8 @@
 """Spark's access to a cluster: settings of Kafka's Java client, from the settings of the configuration file.
 
-For OAUTHBEARER the Java client takes only JSON Web Tokens, from a file or made by the client. The client reads a signed
-token from the token's file, again at each login. The client refuses a file with an unsigned token (`alg` none, which
-only brokers for trials believe). Instead the client makes a similar token out of the claims of kmigrate's token.
+For OAUTHBEARER the Java client takes only JSON Web Tokens: a signed token from a file, read again at each login, or a
+token that the client makes. An unsigned token (`alg` none, which only brokers for trials believe) is refused in a file,
+so the client makes a similar token out of the claims of kmigrate's token.
 """
 
 from __future__ import annotations
@@ -48,10 +48,7 @@ class KafkaOptions:
     def from_librdkafka(
         cls, settings: Mapping[str, str], *, token: str = "", token_file: Path | None = None
     ) -> KafkaOptions:
-        """Return the options from the settings of the configuration file, which uses librdkafka's names.
-
-        A bearer's token is no such setting: the token comes as text, and in the file that Java's client reads.
-        """
+        """Return the options of librdkafka's settings; the token comes as text, and in a file for Java's client."""
         java = {name: value for name, value in settings.items() if name in SAME_NAME}
         if java.get("ssl.endpoint.identification.algorithm") == "none":
             java["ssl.endpoint.identification.algorithm"] = ""  # Java's word for none

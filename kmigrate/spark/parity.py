@@ -4,8 +4,7 @@
 2. digest: The ranges of both sides, all topics, form a union: count, outer offsets and two digests per bucket.
 3. drill: Only differing buckets are read again, as hashes, and `kmigrate.parity.verdict` names the records. Where a
    fault moved all records after it, the rest is digested again at the new distance (`kmigrate.parity.trail`).
-4. locate: Target records without a source record nearby are searched in every source range, and in the offsets that
-   were verified before. This tells a second copy from a record that the source never held.
+4. locate: All source ranges, and the offsets verified before, tell whether a stray record is a second copy or extra.
 5. look up: Both clusters are asked for the offsets of some records' times (`kmigrate.parity.lookups`).
 
 Equal clusters pay for steps 1, 2 and 5 alone. Ranges end at or below the source's last stable offset, and the caller
@@ -161,10 +160,7 @@ class _Check:
         return sides
 
     def compacted(self, topics: set[str]) -> set[str]:
-        """Return the topics of which a side may keep only the newest records.
-
-        If the target deletes nothing of a topic by itself, only the source counts.
-        """
+        """Return topics of which the source, or a target that deletes by itself, may keep only the newest records."""
         kept = {each.topic for each in self.ranges if each.kept}
         found: set[str] = set()
         for settings, asked in zip(self.clusters, (topics, topics - kept), strict=True):
@@ -277,10 +273,7 @@ class _Check:
         return held
 
     def searched(self, each: TopicRange) -> Stretch:
-        """Return the source offsets in which an original may stand.
-
-        Offsets that were verified before are among them, as far as the log still holds them.
-        """
+        """Return the source offsets of possible originals, also offsets verified before that the log still holds."""
         origin = each.start if each.verified_from is None else each.verified_from
         return each.at_source._replace(start=max(origin, min(each.start, self.at_source[each.key].start)))
 
@@ -314,10 +307,7 @@ def _up_to(ends: Mapping[PartitionKey, int], bounds: Mapping[PartitionKey, Bound
 
 
 def write_findings(spark: SparkSession, findings: Iterable[Anomaly], folder: Path) -> None:
-    """Write a new folder with a Parquet file: a row per finding, places as columns of numbers.
-
-    Without findings the file has the columns and no row.
-    """
+    """Write a new folder with a Parquet file: places as columns of numbers, and a row per finding, if any."""
     rows = [
         (each.kind.value, each.topic, *_columns(each.source), *_columns(each.target), list(each.parts), each.records)
         for each in findings

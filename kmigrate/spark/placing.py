@@ -1,9 +1,8 @@
 """Target records placed at source offsets: each row gets `at`, the source offset under which the row is compared.
 
-The exact map comes as plain runs. There may be many runs (one for each transaction), so rows are joined with the runs
-and not tested against each run. Target offsets are cut into chunks as long as a run is on average. A run is entered in
-every chunk that the run touches (two each, on average), and a row looks only among the runs of its own chunk. The whole
-table of runs is sent to every task.
+The exact map comes as plain runs, perhaps many (one for each transaction), so rows are joined with the runs. Target
+offsets are cut into chunks as long as an average run. A run is entered in every chunk that the run touches (two, on
+average), and a row looks only among the runs of its own chunk. Every task gets the whole table of runs.
 """
 
 from __future__ import annotations

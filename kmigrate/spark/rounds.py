@@ -2,9 +2,9 @@
 
     look what is left ──▶ a job over it ──▶ look again ──▶ … ──little left, or over half of before──▶ hand over
 
-The state of a run is only in the topics' records (that Spark copies the topics) and in the target's own logs (how far
-the copy is). So another run can follow a run that was killed. With `continuous` a job has no end: its tasks copy until
-their topics are promoted or handed over.
+The only state of a run is in the topics' records (that Spark copies the topics) and in the target's own logs (how far
+the copy is). So another run can follow a killed run. With `continuous` a job has no end: its tasks copy until their
+topics are promoted or handed over.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ from kmigrate.state.log import StateLog
 __all__ = ["BulkProgress", "BulkRun", "Round"]
 
 SMALL_BYTES = 256 << 20
-"""Maximum size of a rest that is left to the daemon.
-
-The daemon copies such a rest sooner than another job has started its tasks.
-"""
+"""Maximum size of a rest that is left to the daemon, which copies the rest sooner than another job starts its tasks."""
 _LOOK_S = 0.5
 
 

@@ -1,8 +1,7 @@
 """A Spark session that keeps quiet: the JVM writes to a log file, never to our stdout or stderr.
 
-The command line prints a single JSON document on stdout, so neither spark-submit, Ivy nor log4j may print anything
-there. PySpark's own gateway starts the JVM with redirected output. The JVM ends with this process, because the gateway
-reads our end of a pipe.
+The command line prints a single JSON document on stdout, where neither spark-submit, Ivy nor log4j may print. PySpark's
+own gateway starts the JVM with redirected output, and reads our end of a pipe, so the JVM ends with this process.
 """
 
 from __future__ import annotations
@@ -168,8 +167,7 @@ def _stop(context: SparkContext) -> None:
 def _end(gateway: Any) -> None:
     """End the JVM for certain, and forget PySpark's gateway.
 
-    SparkContext.stop() alone leaves the JVM running until this process ends. PySpark keeps the gateway for the life of
-    the process, and a second session needs a new JVM.
+    SparkContext.stop() leaves the JVM running, and PySpark would keep the gateway; a second session needs a new JVM.
     """
     gateway.shutdown()
     if gateway.proc is not None:

@@ -30,8 +30,7 @@ FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "m
 
 CREATE_TIME = 0  # Kafka's own number of the timestamp type
 
-# Spark asks for both log ends at each poll, which drops the records that the consumer had read ahead. So polls are few
-# and large.
+# Each poll asks for both log ends, which drops the records that the consumer had read ahead: polls are few and large.
 READ_SETTINGS: Mapping[str, str] = {
     "kafka.isolation.level": "read_committed",
     "kafka.max.poll.records": "100000",
@@ -56,11 +55,10 @@ def read_ranges(
     target: bool = False,
     maps: Mapping[PartitionKey, OffsetMap] | None = None,
 ) -> DataFrame:
-    """Return the ranges as rows (topic, partition, offset, at, bucket, stamped, parts).
+    """Return the ranges as rows (topic, partition, offset, at, bucket, stamped, parts); `maps`: a target's offset maps.
 
-    `maps` are the offset maps of a target that has any. `stamped` is the timestamp's type: the stored type on the
-    target, and the expected type on the source. A mirror writes the broker's times (A7) and the missing times of old
-    formats as CreateTime, as a producer may write them.
+    `stamped` is the timestamp's type: stored on the target, expected on the source. A mirror writes the broker's times
+    (A7) and the missing times of old formats as CreateTime, as a producer may write them.
     """
     rows = bare_rows(spark, cluster, ranges)
     mapped = [(each, maps[each.key]) for each in ranges if each.key in maps] if maps else []
@@ -105,20 +103,17 @@ def fingerprints(rows: DataFrame) -> DataFrame:
 
 
 def with_record_hash(rows: DataFrame) -> DataFrame:
-    """Return the rows with a single hash of offset and record (`record`).
-
-    Each byte is hashed once, because hashing is the cost of a check.
-    """
+    """Return the rows with `record`, a single hash of offset and record; hashing is a check's cost: once per byte."""
     return rows.withColumn("record", F.xxhash64("at", *_record()))
 
 
 def bucket_digest() -> list[Column]:
     """Return the columns of a bucket's digest, in the order of kmigrate.parity.plan.BucketDigest.
 
-    There are two 64-bit sums over the records' hashes. Bits that cancel in the first sum do not in the second. The
-    offset is inside each hash, so the sums depend on the order although xor does not, and no two hashes have the same
-    input. Verified ranges are remembered under the name of the digests (`kmigrate.model.verified.DIGEST`), which
-    changes along with the hashed content. The size is that of all keys and values.
+    Bits that cancel in one of the two 64-bit sums do not in the other. The offset is inside each hash, so the sums
+    depend on the order although xor does not, and no two hashes have the same input. Verified ranges are
+    remembered under the digests' name (`kmigrate.model.verified.DIGEST`), which changes along with the hashed content.
+    The size is that of all keys and values.
     """
     sums = F.bit_xor("record"), F.bit_xor(F.xxhash64(F.lit("kmigrate"), "record"))
     size = F.sum(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
@@ -139,8 +134,7 @@ def _bytes(name: str) -> list[Column]:
 def _headers() -> list[Column]:
     """Return the number of headers, and all headers as text: names and bytes in order, a null distinct from empty.
 
-    A function over each header would do the same, but Spark generates no code for such functions, nor for anything
-    beside them.
+    A function over each header would do the same, but Spark generates no code for, or beside, such functions.
     """
     number = F.coalesce(F.size("headers"), F.lit(-1))
     return [number, F.when(number > 0, F.to_json("headers"))]

@@ -1,12 +1,11 @@
 """Checks around the state log: other writers, records that kmigrate did not write, two clusters with the same id.
 
 Every promise of kmigrate depends on kmigrate being the only writer of the state log. A cluster does not tell a client
-its principal. With a SASL user name kmigrate knows its own principal. Without such a name a single writer is taken for
-kmigrate; any further writer, and the wildcard `User:*`, counts as another writer.
+its principal: without a SASL user name of its own, kmigrate takes a single writer for itself. Any further writer, and
+the wildcard `User:*`, counts as another writer.
 
-Clones of a cluster, and clusters of the same template, have the same cluster id. The state log on the target tells them
-apart. Another cluster lacks the state topic, has a state topic with another topic id, or has a presence log with
-another end.
+Clones of a cluster, and clusters of a template, share a cluster id. The target's state log tells them apart: another
+cluster lacks the state topic, has it with another topic id, or has a presence log with another end.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ _FOR_ALL = "allow.everyone.if.no.acl.found"
 
 
 async def open_to_everybody(client: ClusterClient) -> str:
-    """Return why every client may write kmigrate's topics, or '' if an ACL may prevent that.
-
-    Raise as `other_writers` does.
-    """
+    """Return why every client may write kmigrate's topics, '' if an ACL may prevent that; raise as `other_writers`."""
     rules = await read_acls(client)
     if rules is None:
         return "it has no authorizer"
@@ -97,10 +93,7 @@ async def is_other_cluster(cluster: ClusterClient, target: ClusterClient) -> boo
 
 
 async def _ends_elsewhere(cluster: ClusterClient, target: ClusterClient) -> bool:
-    """Return whether the cluster's presence log has an end that the target's presence log does not have at that time.
-
-    Each running process of kmigrate appends to the presence log of the target twice a second.
-    """
+    """Return whether the cluster's presence log ends elsewhere: the target's grows twice a second per process."""
     key = (PRESENCE_TOPIC, 0)
     try:
         before = (await target.list_offsets({key: LATEST}))[key]

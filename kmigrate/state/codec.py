@@ -2,18 +2,14 @@
 
     {"schema": 2, "reader": 2, "at": offset, "prev": nonce of the previous record, "nonce": own nonce, "record": {…}}
 
-A dropped key has a null value, so that compaction can remove the key. Its envelope has no record and stands in the
-header `kmigrate`.
-
-`schema` is the version of the record's shape. `reader` is the lowest version that may act on the record. A record of a
-newer schema that allows our version is read without the unknown fields.
-
-`at` makes the log linearizable even if the broker forgot its producer state: a record at another offset than `at` is
-void.
+A dropped key has a null value, so that compaction can remove the key; its envelope, without a record, stands in the
+header `kmigrate`. `schema` is the version of the record's shape, `reader` the lowest version that may act on the
+record. A record of a newer schema that allows our version is read without the unknown fields. `at` makes the log
+linearizable even if the broker forgot its producer state: a record at another offset than `at` is void.
 
 Every client with the permission to write kmigrate's topics may put anything there. A record that kmigrate did not write
-is a stray. A stray is void for every reader: the record decides nothing, and no process ends because of the record.
-`status`, `doctor` and metrics count and name strays instead, because an operator has to keep their writer out.
+is a stray, void for every reader: the record decides nothing, and ends no process. `status`, `doctor` and metrics count
+and name strays, because an operator has to keep their writer out.
 """
 
 from __future__ import annotations
@@ -92,10 +88,7 @@ def why_stray(error: Exception) -> str:
 
 
 def read_json(value: bytes) -> dict[str, Any]:
-    """Return the JSON object of a record; raise StrayRecordError for JSON that kmigrate cannot have written.
-
-    Python's parser accepts NaN and halves of surrogate pairs, and each of these would break a reader later.
-    """
+    """Return a record's JSON object; raise StrayRecordError also for NaN and half surrogates, which break readers."""
     try:
         body = json.loads(value, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:  # nested too deeply for the parser
@@ -129,10 +122,7 @@ class Envelope:
 
     at: int
     prev: str
-    """Nonce of the previous valid record; empty if offsets are missing behind that record.
-
-    The nonce is then unknown.
-    """
+    """Nonce of the previous valid record; empty if unknown, because offsets are missing behind that record."""
     nonce: str
     record: Record | None
 
@@ -156,11 +146,7 @@ def _text(value: object) -> str:
 
 
 class PresenceWriter:
-    """Writes the presences of a process as JSON.
-
-    A mirror's presence lists each of the mirror's partitions, sometimes thousands, and most partitions stand still. So
-    the writer keeps the JSON of a partition as long as the partition's progress is the same object.
-    """
+    """Writes a process's presences as JSON; keeps the JSON of the many partitions with an unchanged progress object."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, _KeptPartitions]] = {}
@@ -205,9 +191,7 @@ def _joined(kept: _KeptPartitions) -> str:
 class PresenceReader:
     """Reads the presences of all processes from JSON.
 
-    Every process reads the presence of each mirror with all partitions of that mirror, sometimes thousands. Comparing
-    the JSON of a partition with the previous JSON costs a tenth of decoding. So a partition with the same JSON as
-    before gets the same object as before.
+    Comparing the JSON of thousands of partitions costs a tenth of decoding, so equal JSON keeps the object.
     """
 
     def __init__(self) -> None:
@@ -215,11 +199,7 @@ class PresenceReader:
         """The kept values by link and instance of the mirror, and by topic."""
 
     def read(self, value: bytes) -> Record:
-        """Return the presence in a value.
-
-        Raise StrayRecordError or ValueError if no process of kmigrate can have written the value. Raise StateLogBroken
-        if a newer version may have written the value.
-        """
+        """Return the presence; raise StrayRecordError or ValueError for a stray, StateLogBroken for a newer version."""
         body = read_json(value)
         kind = body.get("kind")
         if not isinstance(kind, str):

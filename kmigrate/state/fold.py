@@ -1,21 +1,19 @@
 """The fold: turns the state log's batches into a `State`, without I/O.
 
 Invariants:
-A  A record counts only if `at` equals the record's offset. Otherwise the record is void, and the next writer must
-   append the key's last valid value again, because compaction would keep the void record. A record without an envelope,
-   or by another producer id than the state log's own, is a stray (`codec`): void in every case, and counted. If a
-   stray has a live key, or may have that key, the next writer repairs the key, too.
-B  `prev` names the nonce of the last valid record before. If offsets are missing in between, no reader can compare, and
-   a writer behind the missing offsets names no nonce. If no offset is missing, another nonce is a break, and every
-   reader stops: two writers have decided on two histories, because the log was cut between the two writes. A writer
-   that forges the producer id, too, looks the same. A record with the right `prev` was written by kmigrate: a version
-   that cannot read that record stops there.
+A  A record counts only if `at` equals its offset. Otherwise the record is void, and the next writer must append the
+   key's last valid value again, because compaction would keep the void record. A record without an envelope, or by
+   another producer id than the state log's own, is a stray (`codec`): always void, and counted. The next writer also
+   repairs a live key that a stray has or may have.
+B  `prev` names the nonce of the last valid record before; behind missing offsets it names none, because no reader can
+   compare. If no offset is missing, another nonce is a break, and every reader stops: two writers have decided on two
+   histories, because the log was cut in between. A writer that forges the producer id, too, looks the same. A record
+   with the right `prev` was written by kmigrate: a version that cannot read that record stops there.
 C  The broker accepts only the sequence after the newest batch of the state log's own producer (compare-and-set). The
    fold reads that sequence from the batch's header and never counts. Sequences of other producers say nothing.
-D  Compaction also removes a dropped key's tombstone, long after the write. A reader that has read the log to its end
-   and then finds missing offsets cannot know which keys were dropped there. So that reader reads the log again from the
-   beginning. The new read may hold more records or fewer records than before, but never another record at a known
-   offset.
+D  Compaction also removes a dropped key's tombstone, long after the write. A reader that has read to the end and then
+   finds missing offsets cannot know which keys were dropped there, and reads the log again from the beginning. The new
+   read may hold more records or fewer, but never another record at a known offset.
 """
 
 from __future__ import annotations
@@ -63,15 +61,9 @@ class Fold:
     strays: Strays = field(default_factory=Strays)
     _state: State = field(default_factory=State)
     _newer: dict[str, Record | None] = field(default_factory=dict)
-    """Records read since the last access to `state`.
-
-    A process that opens a long log accesses `state` once, at the end.
-    """
+    """Records read since `state` was last accessed: while a long log is opened, that is once, at the end."""
     _epoch: int = -1
-    """Offset of the newest valid record, or of the newest missing offset behind that record.
-
-    Other processes may have read a record at the missing offset, and wait until this reader has read that far.
-    """
+    """Offset of the newest valid record, or of a later missing offset, for which other processes may wait."""
     _stays: bool = False
     """True if the newest batch is a valid record with a value: compaction keeps such a record until the next record."""
 

@@ -1,15 +1,12 @@
 """The state log on its cluster: a fold that follows the log, and appends by compare-and-set.
 
 Rules of a write (facts M1, B1, W1, W5, M5):
-1. All writers use a constant producer id that no broker allocated. Epoch and sequence follow the newest batch of that
-   producer.
+1. All writers use a constant producer id that no broker allocated; epoch and sequence follow its newest batch.
 2. A write succeeded only if the writer reads the record back at the expected offset with its own nonce. A success
    answer alone proves nothing, because a broker answers an exact repeat with the old offset.
-3. On any other result the writer reads on and decides again on the new state. The decision is a function of the state,
-   so the decision is repeated, never replayed.
+3. On any other result the writer reads on and decides again on the new state: decisions are repeated, never replayed.
 
-Presences (the reports of running processes about themselves) go to a second topic by plain appends, so that no presence
-makes a compare-and-set fail.
+Presences (reports of running processes) go to a second topic by plain appends: none makes a compare-and-set fail.
 """
 
 from __future__ import annotations
@@ -61,10 +58,7 @@ _LATELY_MS = 1_000
 """Greatest age of the newest presence while processes run, if all clocks agree."""
 _CLOCK_KEY = b"clock"
 _FORGET_S = 600.0
-"""Seconds of silence after which a process is forgotten: twice the longest `lease_s`, by which a mirror is judged.
-
-Every other process counts such a process as silent, too.
-"""
+"""Seconds of silence until a process is forgotten: twice a mirror's longest `lease_s`, so silent to all others, too."""
 _LONGEST_INTERVAL_MS = 3_600_000
 _UNKNOWN_KIND = "unknown-record"
 _PAUSE_S = 0.1
@@ -76,20 +70,13 @@ _MOST_REPAIRS = 16
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
 
 Decide = Callable[[State], Record | tuple[str, None] | None]
-"""A function from the state to the record to write, (key, None) to delete a key, or None to write nothing.
-
-The function may raise Refused.
-"""
+"""A function from the state to the record to write, (key, None) to delete, or None for nothing; may raise Refused."""
 
 _P = TypeVar("_P", MirrorPresence, RouterPresence, ControllerPresence)
 
 
 def _without_topics(record: MirrorPresence, why: str) -> MirrorPresence:
-    """Return a mirror's presence without partitions, with the reason as a note.
-
-    For other processes the mirror has applied nothing: the mirror still holds all its assigned partitions, and no
-    promote counts on the mirror.
-    """
+    """Return a mirror's presence with a note for its partitions: all held, none applied, so no promote counts on it."""
     count = sum(len(partitions) for partitions in record.topics.values())
     note = f"presence-too-large: what mirror process {record.instance} says of {count} partitions is not told: {why}"
     return replace(record, topics={}, upkeep={}, problems={}, applied=-1, generation=-1, notes=(note,))
@@ -108,10 +95,7 @@ def _as_ours(error: BaseException, which: str) -> KmigrateError:
 
 
 def _without_fences(record: RouterPresence, why: str) -> RouterPresence:
-    """Return a router's presence without fences, groups and clients, with the reason.
-
-    No promote counts on such a router.
-    """
+    """Return a router's presence without fences, groups and clients, with the reason; no promote counts on it."""
     return replace(
         record,
         fences={},
@@ -177,10 +161,7 @@ class StateLog:
                 await self._tail.run(self._progress, self._on_trouble)
 
     async def _read_whole(self) -> None:
-        """Fold the log from its beginning; until that is done the state stays unchanged, and never goes back.
-
-        Raise StateLogBroken if the log is not the log that we have read.
-        """
+        """Fold the log anew; the state stays until then, and never goes back; raise StateLogBroken for another log."""
         while True:
             fold, tail = await read_whole(
                 self._client,
@@ -199,10 +180,7 @@ class StateLog:
         self._progress()
 
     async def _refuse_cut(self) -> None:
-        """Raise StateLogBroken if the log ends below the offset that we have read.
-
-        The high watermark of a new leader may be lower for a while, so the log end decides.
-        """
+        """Raise StateLogBroken if the log end (a new leader's high watermark may be lower) is below our offset."""
         key = (self.topic, 0)
         try:
             reported = (await self._client.list_offsets({key: LATEST}, replica_id=LOG_END, purpose="state-end"))[key]
@@ -231,10 +209,7 @@ class StateLog:
         self._presence_tail = tail
 
     async def _follow_presence(self) -> None:
-        """Read presences for ever; processes announce again what was compacted or cut.
-
-        No failure ends this task: a reader without presences takes every process for silent.
-        """
+        """Read presences for ever, whatever fails: else all seem silent; compacted or cut presences are sent again."""
         while True:
             try:
                 with suppress(PlaceLostError):
@@ -247,8 +222,7 @@ class StateLog:
     async def changed_or_broken(self, timeout: float) -> KmigrateError | None:
         """Wait as `changed` does, and return why the log cannot be read; None if all is well.
 
-        The caller continues with the last state, while the reader starts again. Raise only if a newer version has
-        written a record that this version must not ignore.
+        The caller keeps the state; the reader starts again. Raise only for a newer version's record not to be ignored.
         """
         if self._broken is None:
             with suppress(StateLogBroken):
@@ -266,10 +240,7 @@ class StateLog:
             self._following = self._tasks.start(self._follow(), "state-log")
 
     async def _recent_presence(self) -> int:
-        """Return the offset at which the last minute of the presence log begins.
-
-        Older presences do not tell which processes live.
-        """
+        """Return where the last minute of the presence log begins; older presences do not tell which processes live."""
         key = (self._presence_topic, 0)
         found = await self._offset(key, self.now_ms() - _PRESENCE_MS, 30.0)
         return found.offset if found.offset >= 0 else (await self._end(key, 30.0)).offset
@@ -277,8 +248,7 @@ class StateLog:
     async def _difference(self) -> int:
         """Return how far the broker's clock is ahead of ours; 0 if nothing shows a difference.
 
-        A tombstone asks the broker for its time: the response has the append time, and compaction removes the
-        tombstone. Without the permission to write to the presence log, a process takes its own clock for right.
+        A tombstone's response has the append time, and compaction removes it; without the right to write, return 0.
         """
         newest = await self._newest_presence_ms()
         if newest < 0 or 0 <= steady_ms() - newest <= _LATELY_MS:
@@ -309,10 +279,7 @@ class StateLog:
         return found[-1]
 
     def now_ms(self) -> int:
-        """Return the time by the clock of the presence log's broker.
-
-        Processes on several machines record this time, so that their times can be compared.
-        """
+        """Return the time by the presence log's broker: processes on several machines record comparable times."""
         return steady_ms() + self._ahead_ms
 
     async def close(self) -> None:
@@ -508,9 +475,8 @@ class StateLog:
     def _forget(self) -> None:
         """Drop presences of processes that are gone for long: presences are large, and each start has a new name.
 
-        The presence of a router that fences may wait for stays: a silent router still holds its fence. Our own presence
-        stays while a newer presence of ours is still unread. Without the old presence, the newer one would count as the
-        presence of another process that spoke just now.
+        A router that fences may wait for stays: a silent router still holds its fence. Our own presence stays while a
+        newer presence of ours is unread, which would otherwise count as another process's, written just now.
         """
         past = monotonic() - _FORGET_S
         awaited = {router.instance for router in self.state.routers()}
@@ -531,11 +497,9 @@ class StateLog:
     def _heard(self, name: str, batch: Batch) -> float:
         """Return the moment from which a presence counts, on our monotonic clock.
 
-        A presence of another process counts from when we read it. But a presence written before we opened the log may
-        be old: its append time, which is the max timestamp, tells its age by the broker's clock.
-
-        A presence of our own counts from when we sent it, by our clock alone: the base timestamp is that time. After a
-        standstill of this process, the first of our own presences that we read were sent long ago.
+        Another process's presence counts from when we read it; if written before we opened the log, from its append
+        time (max timestamp) by the broker's clock. Our own counts from when we sent it (base timestamp), by our clock
+        alone: after a standstill of this process, the first presences that we read were sent long ago.
         """
         if name in self._announced:
             self._compare(batch.max_timestamp - batch.base_timestamp)
@@ -547,20 +511,14 @@ class StateLog:
         return monotonic() - max(0.0, age_ms / 1000)
 
     def _compare(self, ahead_ms: int) -> None:
-        """Correct the clock difference by a presence of ours; `ahead_ms` is the append time minus our time of sending.
-
-        `ahead_ms` includes the time on the way. So a value up to a second above the known difference changes nothing.
-        """
+        """Correct the clock difference by append minus sending time; ignore up to 1 s more, the time on the way."""
         if not 0 <= ahead_ms - self._ahead_ms <= _LATELY_MS:
             self._ahead_ms = ahead_ms
 
     # writing
 
     async def append(self, decide: Decide, timeout: float = 30.0) -> State:
-        """Write the record that `decide` wants on the newest state; return the state that includes the record.
-
-        `append` may call `decide` several times; `decide` must depend on the given state alone.
-        """
+        """Write the record that `decide` wants; return the state with it. `decide` may run often: it must be pure."""
         deadline = monotonic() + timeout
         fresh, repairs = False, 0
         async with self._lock:
@@ -641,8 +599,7 @@ class StateLog:
     async def announce(self, record: Report) -> None:
         """Write a presence of this process; raise Unreachable for every error, as the next presence repairs a loss.
 
-        If a mirror's or router's presence is too large for the topic, write a small presence in its place. The small
-        presence says so and has no partitions, or no fences.
+        A mirror's or router's presence too large for the topic is written without partitions or fences, and says so.
         """
         value = self._writer.write(record)
         error = await self._announce(record, value)

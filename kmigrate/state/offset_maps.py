@@ -1,8 +1,8 @@
 """The map topic: the offset maps of all mapped partitions, as keyed chunks in one compacted topic on the target.
 
-The link's uuid tells the records of a link apart. Plain appends are enough: a chunk of a late writer is void by its
-term (`model/mapledger`). A reader follows the topic to its end and keeps the newest chunk of each key. A record that is
-no chunk is a stray (`codec`): void, and counted. A map with a chunk of a newer version is unreadable.
+Plain appends are enough: a late writer's chunk is void by its term (`model/offset_map_ledger`). A record that is no
+chunk is a stray (`codec`): void, and counted. A map with a chunk of a newer version is unreadable. A reader follows the
+topic to its end and keeps the newest chunk of each key; the link's uuid tells the records of a link apart.
 
 Compaction keeps the newest record of a key, from any writer. So the owner of a map stores a chunk again that another
 writer has overwritten (`mend`). The owner knows the bytes of its own chunks. Over a chunk of an earlier owner, the
@@ -55,10 +55,7 @@ class OffsetMaps:
         self._ours: dict[_Of, dict[ChunkKey, MapChunk | None]] = {}
         """Newest chunk that this process has stored, by key; None for a deleted chunk."""
         self._read: dict[ChunkKey, tuple[bytes | None, int]] = {}
-        """Newest record under a key of `_ours` with its offset, until `mend` compares both.
-
-        Decoding each such record at once would cost as much as writing the chunk.
-        """
+        """Newest record under keys of `_ours`, with offset, until `mend`: decoding each costs as much as writing."""
         self._covered: set[ChunkKey] = set()
         """Keys whose newest record is a stray."""
         self._suspects: frozenset[ChunkKey] = frozenset()
@@ -85,8 +82,7 @@ class OffsetMaps:
     ) -> OffsetMap:
         """Return a partition's map as read so far; with `before`, use only the chunks before that place.
 
-        The map leaves out all target offsets below `target_start`. An earlier mirror of the topic wrote those records.
-        The map of that mirror should have been dropped when the topic was forgotten.
+        Target offsets below `target_start` are left out: an earlier mirror, whose map should be dropped, wrote them.
         """
         if (newer := self._newer.get((link_uuid, topic, partition))) is not None:
             raise newer
@@ -172,10 +168,7 @@ class OffsetMaps:
             del self._chunks[of]
 
     async def drop(self, link_uuid: str, topic: str) -> None:
-        """Drop the maps of all partitions of a topic, newest chunks first.
-
-        A concurrent reader finds a map that ends early, but never a map with a gap.
-        """
+        """Drop the maps of a topic's partitions, newest chunks first: a reader may find an early end, but no gap."""
         await self.read_to_end()
         keys = sorted((key for known in self._chunks.values() for key in known), reverse=True)
         await self.store((key, None) for key in keys if (key.link_uuid, key.topic) == (link_uuid, topic))
@@ -231,9 +224,8 @@ class OffsetMaps:
     async def mend(self, is_needed: Callable[[ChunkKey, MapChunk | None], bool]) -> list[ChunkKey]:
         """Store chunks again that another writer has overwritten, and return the keys; raise Failed.
 
-        Only the owner of the link's maps may call. `is_needed` returns whether a chunk belongs to a present topic's
-        map. A key is written at the second call that finds the key overwritten: the first call may meet a write of this
-        process that was not read back yet.
+        Only the maps' owner may call. `is_needed`: whether a chunk belongs to a present topic's map. A key is written
+        at the second call that finds it overwritten: at the first, a write of this process may not be read back yet.
         """
         await self.read_to_end()
         overwritten = self._overwritten()

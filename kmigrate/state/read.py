@@ -32,8 +32,7 @@ async def read_whole(
 ) -> tuple[Fold, Tail]:
     """Return the fold of the whole log, and the tail that continues at the log's end; raise StateLogBroken.
 
-    The whole log must come from a single broker, because each broker has its own log cleaner. One broker may have
-    removed a tombstone already, while another broker still has the record that the tombstone drops.
+    The whole log must come from a single broker: another broker's cleaner may have removed a record's tombstone.
     """
     while True:
         fold = Fold(state_producer_id(topic))

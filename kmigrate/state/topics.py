@@ -101,20 +101,13 @@ _LOOK_S = 0.05
 _HOUR_MS = 3600 * 1000
 _DAY_MS = 24 * _HOUR_MS
 _RECORD_BYTES = 8 << 20
-"""Most bytes of a record.
-
-The presence of a mirror process with 20,000 partitions has that size, at 400 bytes per partition. Managed clusters
-allow no more.
-"""
+"""Most bytes of a record: a mirror's presence with 20,000 partitions of 400 bytes; managed clusters allow no more."""
 
 
 _MIN_INSYNC = "min.insync.replicas"
 _AT_LEAST = frozenset({SIZE_LIMIT, _MIN_INSYNC, "min.compaction.lag.ms", "delete.retention.ms"})
 _OPEN = frozenset({"segment.bytes", "max.compaction.lag.ms"})
-"""Configs that set how soon the log cleaner runs.
-
-No decision depends on these configs, and a person who set such a config on the topic had a reason.
-"""
+"""Configs of when the log cleaner runs: no decision needs them, and a person had a reason to set them on the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +147,7 @@ def _configs(replicas: int) -> dict[str, dict[str, str]]:
 
 
 async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[tuple[str, str]]:
-    """Create the two state topics if they are missing, and correct their configs if they exist.
-
-    Return the messages for a person, each with its reference.
-    """
+    """Create missing state topics, or correct their configs; return messages for a person, each with its reference."""
     metadata = await client.refresh(_STATE_TOPICS)
     brokers = len(metadata.brokers)
     made = False
@@ -205,9 +195,8 @@ async def _wait_for_leaders(client: ClusterClient, timeout: float = 20.0) -> Non
 async def _put_right(admin: Admin, faults: list[ConfigFault]) -> list[str]:
     """Set every wrong config that may be set; return the faults that stay.
 
-    A person may have lowered `min.insync.replicas` because brokers are away; the old value would stop all writes. So
-    that config stays. If the limit of the record size cannot be raised, the state log works all the same: a process
-    with a larger record reports the limit.
+    `min.insync.replicas` stays: a person may have lowered it while brokers are away, and the old value would stop all
+    writes. Without a higher record limit the log works: a process with a larger record reports the limit.
     """
     stays: list[str] = []
     for fault in faults:
@@ -225,8 +214,7 @@ async def _put_right(admin: Admin, faults: list[ConfigFault]) -> list[str]:
 async def check_state_log(client: ClusterClient, admin: Admin) -> list[ConfigFault]:
     """Refuse a state topic that cannot hold state: several partitions, or a policy that deletes.
 
-    Return the configs with a wrong value, also those of the topic of offset maps. Such a topic is older, was created by
-    somebody else, or was altered.
+    Return wrong configs, also of the topic of offset maps: such a topic is older, altered, or somebody else's.
     """
     infos = {topic: info for topic in _STATE_TOPICS if (info := await single_partition_topic(client, topic))}
     faults: list[ConfigFault] = []

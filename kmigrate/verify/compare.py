@@ -32,10 +32,7 @@ _FEW = 1_000_000
 """Maximum offsets of a small check, which ends before Java's second compiler pays off."""
 _FOR_FEW: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _TRIES = 4
-"""Maximum tries of a check whose ranges retention cuts meanwhile.
-
-Each try reads the ranges again, from the logs' new beginnings.
-"""
+"""Maximum tries of a check whose ranges retention cuts; each try reads again from the logs' new beginnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +66,7 @@ def spark_choice(master: str, conf: Sequence[str]) -> SparkChoice:
 
 
 async def check_in_thread(caller: Caller, selection: Selection) -> ParityReport:
-    """Check with a local Spark in a thread, and end Spark when the call is cancelled.
-
-    Ctrl-C does not reach the thread: without ending Spark the call would last until the check is complete.
-    """
+    """Check with a local Spark in a thread; a cancelled call ends Spark, because Ctrl-C does not reach the thread."""
     tries = itertools.count(1)
     while True:
         job = await find_job(caller, selection)
@@ -171,10 +165,7 @@ def session(choice: SparkChoice, say: Callable[[str], None]) -> Iterator[SparkSe
 
 @contextmanager
 def options_of(caller: Caller, job: Job) -> Iterator[tuple[KafkaOptions, KafkaOptions]]:
-    """Yield the options by which Spark reaches both clusters.
-
-    Tokens that a command made stand in a private folder until the context ends.
-    """
+    """Yield the options by which Spark reaches both clusters; commands' tokens stand in a private folder meanwhile."""
     with tempfile.TemporaryDirectory(prefix="kmigrate-tokens-") as folder:
         source, target = (
             _options(caller.cluster(name), Path(folder) / name) for name in (job.link.source.name, job.link.target.name)

@@ -35,17 +35,14 @@ async def find_ranges(
     *,
     reached: bool = False,
 ) -> list[TopicRange]:
-    """Return the range to compare of each partition, once the target holds the range.
+    """Return the range to compare of each partition, once the target holds the range; `say` shows the wait.
 
-    A range starts at the first offset that both sides have and that no earlier check verified. A range ends at the
-    barrier, or at the source's last stable offset of now. The whole log counts as new in two cases: a log ends below
-    its verified range, so it was cut; or the target has lost its beginning. While a topic is mirrored nothing is
-    deleted on the target, so the lost beginning is compared, too.
+    A range starts at the first offset that both sides have and no check verified. A range ends at the barrier or the
+    source's last stable offset now. The whole log counts as new where a log was cut (ends below its verified range), or
+    where the target has lost its beginning: nothing is deleted on the target while a topic is mirrored.
 
-    With `reached` the function waits for nothing: ranges end where the target is, and partitions without new records
-    are left out. Without `reached` the function raises for problems that ranges of source offsets cannot express: a
-    topic that was recreated, partitions that were not copied, and records of the target behind the source's end.
-    `say` shows what the function waits for.
+    With `reached` ranges end where the target is, and partitions without new records are left out. Otherwise raise for
+    what ranges cannot express: a recreated topic, partitions not copied, target records behind the source's end.
     """
     target = connections.target
     names = [record.topic for record in records]

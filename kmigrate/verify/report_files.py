@@ -53,10 +53,7 @@ class ReportFiles:
 
 
 def not_written(place: Path, why: str, report: ParityReport) -> Failed:
-    """Return the error for a report that could not be written.
-
-    The error includes the verdict, because the check may have taken hours.
-    """
+    """Return the error for an unwritten report, with the verdict, because the check may have taken hours."""
     verdict = "both sides are equal" if report.equal else f"both sides differ: {report.mismatches} mismatches"
     return Failed(
         "report-not-written",

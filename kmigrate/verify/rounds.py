@@ -1,7 +1,6 @@
 """`kmigrate verify --follow`: compares again and again, beside a live mirror, what both clusters have, until Ctrl-C.
 
-The rounds run the same check in one Spark session (docs/decisions/0008). Each round compares what is new on both sides
-and records how far the copy is verified, so that `status` shows the progress and the next round goes on there.
+Rounds check what is new, in one Spark session (docs/decisions/0008); `status` and the next round use their records.
 
 A  A partition that differs is reported once and then left alone: everything behind a lost record would differ in every
    round. The partition's verified range stays as of the last equal round.
@@ -95,10 +94,7 @@ def _round(
 
 @contextmanager
 def _until_ended(spark: SparkSession) -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C or SIGTERM sets.
-
-    The same signal ends Spark's running jobs. A second signal has its usual effect.
-    """
+    """Yield an event that the first Ctrl-C or SIGTERM sets, ending Spark's jobs; a second signal acts as usual."""
     ended = threading.Event()
     numbers = signal.SIGINT, signal.SIGTERM
 

@@ -52,10 +52,7 @@ _NO_OPTION = re.compile(r"No such option: (--[a-z-]+)")
 
 
 def asked_for_absent(message: str, path: str) -> tuple[str, Absent] | None:
-    """Return the absent verb or option that a usage error is about, with its feature.
-
-    `path` is the command that typer understood before the error.
-    """
+    """Return the absent verb or option of a usage error, with its feature; typer understood `path` before the error."""
     option = _NO_OPTION.search(message)
     if option is not None:
         found = ABSENT.get(option[1])

@@ -1,7 +1,6 @@
 """A call of the command line: common flags, configuration, and the handling of every error.
 
-`command` turns `fn(call, …)` into a typer command and adds the common flags. The function itself is unchanged, so a
-step of a playbook calls the function with the same names and defaults as the command line does.
+`command` leaves `fn(call, …)` unchanged, so a playbook's step calls the function with the same names and defaults.
 """
 
 from __future__ import annotations
@@ -105,10 +104,7 @@ class Call:
         return given
 
     async def confirm(self, yes: bool, question: str, warnings: Iterable[str] = ()) -> None:
-        """Ask the user to confirm a dangerous step, after printing the warnings.
-
-        With `--yes` no question is asked. Without a terminal and without `--yes` the call is refused.
-        """
+        """Have the user confirm a dangerous step, after the warnings; `yes` asks nothing; without a terminal refuse."""
         if yes:
             return
         for warning in warnings:
@@ -122,10 +118,7 @@ class Call:
         yes: bool = True,
         question: Callable[[Plan], str] | str = "",
     ) -> Plan:
-        """Have a verb look, ask the user, and carry the proposal out; with `--plan` return the plan of the look.
-
-        A person may take long to answer, so the verb looks again after the question.
-        """
+        """Look, ask, look again (a person may take long), and carry out; with `plan` return the first look's plan."""
         proposal = await look()
         if plan:
             return proposal.plan
@@ -152,10 +145,7 @@ class Call:
 
 
 def command(app: typer.Typer, name: str, *, target: bool = True) -> Callable[[Verb], Verb]:
-    """Register `fn(call, …)` under a name, with --config, --json and --debug.
-
-    Verbs that act on a target get --target, too.
-    """
+    """Register `fn(call, …)` under a name, with --config, --json and --debug; with --target where `target` is true."""
 
     def register(verb: Verb) -> Verb:
         common: dict[str, tuple[Any, Any, Any]] = {**({"target": (*_TARGET, None)} if target else {}), **_COMMON}

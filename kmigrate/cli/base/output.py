@@ -1,8 +1,7 @@
 """The output of a call: one result on stdout, progress and errors on stderr; with `--json`, only JSON on stdout.
 
-A failure to print neither ends a call nor changes the exit code. Such failures are: a reader that has left (`| head`),
-a full disk, a terminal that is gone, a stream that was closed before this process began, and a stream whose encoding
-lacks a character.
+A failure to print neither ends a call nor changes the exit code: the reader has left (`| head`), the disk is full, the
+terminal is gone, the stream was closed before this process began, or the stream's encoding lacks a character.
 """
 
 from __future__ import annotations
@@ -67,19 +66,13 @@ def log_line(text: str) -> str:
 
 
 class _Console(Console):
-    """A console that obeys no control character of a name, and that raises BrokenPipeError when the reader has left.
-
-    rich itself would end the process when the reader has left.
-    """
+    """A console that obeys no control character, and raises BrokenPipeError, where rich exits, without a reader."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
     def drop(self, *, for_good: bool) -> None:
-        """Discard output that could not be written, so that Python does not write it at exit.
-
-        With `for_good` all later output is discarded, too.
-        """
+        """Discard unwritten output, so that Python does not write at exit; with `for_good` also all later output."""
         del self._buffer[:]
         with suppress(OSError):
             number = self.file.fileno()
@@ -111,11 +104,7 @@ def _is_unicode(stream: IO[str]) -> bool:
 
 
 def _has_room(stream: IO[str]) -> bool:
-    """Return whether a line can be written without waiting.
-
-    A full pipe without a reader has no room, nor has a terminal on which somebody has pressed Ctrl-S. A closed stream
-    counts as having room: the write then fails with the stream's own error.
-    """
+    """Return False where a write would block (full pipe, Ctrl-S); a closed stream has room: the write fails."""
     try:
         number = stream.fileno()
     except (AttributeError, OSError, ValueError):  # not a stream of the operating system, or closed
@@ -194,11 +183,7 @@ class Output:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[Waiting]:
-        """Show a spinner with a changing text while a call waits; show nothing where stderr is not a terminal.
-
-        An inner call changes the outer spinner's text for the time of the inner call: a terminal has room for one
-        spinner.
-        """
+        """Show a spinner with a changing text, if stderr is a terminal; an inner call borrows the only spinner."""
         if self._spinner is not None:
             before = self._spinner.text
             self._spinner.say(text)

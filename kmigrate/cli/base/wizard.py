@@ -35,10 +35,7 @@ def ask_list(interactive: bool, flag: str, what: str) -> list[str]:
 
 
 async def confirm(interactive: bool, question: str) -> None:
-    """Go on only if the person says yes.
-
-    Meanwhile the process keeps reading the state log, so that the verb decides again with the newest state.
-    """
+    """Go on only if the person says yes; meanwhile the process reads the state log for the verb's new decision."""
     if not interactive:
         raise UsageError(
             "needs-yes",
@@ -54,10 +51,7 @@ async def confirm(interactive: bool, question: str) -> None:
 
 
 def _said(question: Any) -> Any:
-    """Return the answer to a question.
-
-    questionary runs an event loop of its own. Within a verb's loop the question runs in a thread, and the verb waits.
-    """
+    """Return the answer; within a verb's loop a thread asks, because questionary runs an event loop of its own."""
     with _abort():
         answer = question.application.run(in_thread=asyncio._get_running_loop() is not None)
     if answer == "":  # nothing was typed

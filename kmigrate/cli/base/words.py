@@ -1,10 +1,8 @@
-"""Text for a person's terminal: the only place where names from outside become harmless.
+r"""Text for a person's terminal: nothing else in the CLI makes rich's own Text or Table, and a test checks this.
 
-Groups, client ids, software names, transactional ids and brokers' messages may hold anything: rich's markup, emoji
-codes, escape sequences, line breaks, characters that reverse the order of a line. `Text` and `SafeTable` show all of
-these and obey none. A line break is shown as `\\n`; a view that needs several lines makes the lines by `below`.
-
-Nothing else in the CLI makes rich's own Text or Table; a test checks this.
+Names from outside (groups, ids, software names, brokers' messages) may hold rich's markup, emoji codes, escape
+sequences, line breaks, characters that reverse a line. `Text` and `SafeTable` show all of these and obey none.
+A line break is shown as `\n`; a view that needs several lines makes the lines by `below`.
 """
 
 from __future__ import annotations

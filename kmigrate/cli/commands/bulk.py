@@ -106,10 +106,7 @@ class BulkPlan:
 async def look_at_bulk(
     connections: Connections, link: LinkRecord, topics: Sequence[str], options: BulkOptions, *, start: str, offsets: str
 ) -> BulkPlan:
-    """Return the ranges of these topics that are left to copy, and the engine to copy with.
-
-    The topics may be mirrored already or not.
-    """
+    """Return the ranges of topics, mirrored already or not, that are left to copy, and the engine to copy with."""
     source, _ = await connections.source(link)
     records = [record for topic in topics if (record := connections.log.state.topic(link.name, topic)) is not None]
     aligned = {record.topic: record for record in records if record.starts}
@@ -218,10 +215,7 @@ def _round_as_json(each: Round) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _session(options: BulkOptions, waiting: Waiting, *, one_owner: bool) -> AsyncIterator[SparkSession]:
-    """Yield a Spark session that starts and ends in a thread of its own.
-
-    Spark's start and end take seconds, and the event loop must follow the state log meanwhile.
-    """
+    """Yield a Spark session; a thread takes the seconds of start and end: the event loop must follow the state log."""
     from kmigrate.spark.bulk import executor_settings
     from kmigrate.spark.session import spark_session
 

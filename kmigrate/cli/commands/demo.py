@@ -1,8 +1,7 @@
 """The demo: a whole live migration between two real clusters, driven by a playbook, then judged and reported.
 
-As in production, every part runs as a process of its own: brokers, `kmigrate run`, the live clients, the playbook. The
-demo's process starts them. At the end the sandbox's checker judges the result; the checker shares no code with the
-engines.
+As in production, the demo starts brokers, `kmigrate run`, live clients and the playbook as processes of their own.
+At the end the sandbox's checker, which shares no code with the engines, judges the result.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ LITTLE_ROOM = "[mirror]\ndisk_min_free_percent = 0\ndisk_min_free_bytes = 500000
 TOPICS = ("orders", "payments", "audit")
 _LEAST_ACKED = 60_000
 _RETRIED_S = 5.0
-"""Seconds after a flip beyond which these clients repeat no write; the judge would report a later repeat.
-
-The default of clients and of the configuration is 120 s.
-"""
+"""Seconds after a flip until clients repeat no write (default elsewhere: 120 s); the judge reports later repeats."""
 _ALONE_S = 5.0
 _UNPROMOTED = frozenset({"topic-not-promoted", "group-not-promoted"})
 _GOAL = Millis(0.0, 50.0, 250.0)
@@ -93,8 +89,7 @@ class Demo:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self._say(f"starting source {self.plan.source_version} and target {self.plan.target_version}")
-        # Freshly started brokers compile. In the minute that these brokers live, Java's second compiler would take more
-        # processor time than the compiler saves, and clients would mostly wait for the compiler.
+        # Brokers live for a minute: Java's second compiler costs more processor time than saved, and clients wait.
         os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
         sandbox = Sandbox.up(
             folder / "sandbox",
@@ -202,10 +197,7 @@ class Demo:
             block(left)
 
     def _leave(self, environment: Mapping[str, str]) -> bool:
-        """Run `link finish`, and return whether all clients have left the router.
-
-        The answer is False where the playbook has left a topic or group unpromoted.
-        """
+        """Run `link finish`; return whether all clients left the router: False where a topic or group is unpromoted."""
         self._say("link finish: the clients leave the router, with no restart")
         done = self._kmigrate(environment, "link", "finish", "--yes", "--timeout", "120")
         answer = json.loads(done.stdout)

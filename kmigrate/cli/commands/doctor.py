@@ -1,7 +1,4 @@
-"""`kmigrate doctor`: what this machine and the configured clusters can do, and the cost of each missing ability.
-
-Every probe is harmless: a probe reads, or sends a request about a topic that cannot exist.
-"""
+"""`kmigrate doctor`: what this machine and the configured clusters can do, and the cost of each missing ability."""
 
 from __future__ import annotations
 

@@ -53,10 +53,7 @@ _STYLES = {"identical": "green", "mapped": "cyan"}
 
 @dataclass(frozen=True)
 class TopicOutlook:
-    """A topic's outlook: figures are of now, and of the remaining copy where the topic is mirrored already.
-
-    Unknown figures are −1.
-    """
+    """A topic's outlook: figures (−1: unknown) of now, and of the remaining copy where a topic is mirrored already."""
 
     topic: str
     partitions: int = -1
@@ -261,10 +258,7 @@ async def _outlook(
 
 
 async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int], asked: _Asked) -> int:
-    """Return the bytes of the last hour's records.
-
-    Return −1 where the source answers with an error, or where the found record lies more than an hour ahead.
-    """
+    """Return the bytes of the last hour's records; −1 on an error, or where the record found is over an hour ahead."""
     from kmigrate.mirror.upkeep.forecast import sample
 
     now = now_ms()
@@ -303,11 +297,7 @@ async def _whole_copy(source: ClusterClient, name: str, starts: dict[int, int], 
 
 
 async def _rest_of_copy(connections: Connections, record: TopicRecord, kept: dict[int, int]) -> _Left:
-    """Return what is left of a copy; `kept` holds the first offsets of the source's logs.
-
-    Records deleted on the source before the copy reached them are not copied any more. An added partition is copied
-    whole.
-    """
+    """Return what is left of a copy: nothing below `kept`, the source logs' first offsets; added partitions whole."""
     notes: tuple[str, ...] = ()
     try:
         at, padding = await copied_up_to(connections, record), await padding_left(connections, record)
@@ -336,10 +326,7 @@ def _timestamp(start: str) -> int:
 
 
 class _Outlooks:
-    """A table that fits the terminal's width.
-
-    A narrow terminal gets no columns `state` and `replicas`: the states follow below the table, and --json has both.
-    """
+    """A table that fits the terminal: on a narrow terminal states follow below, without replicas; --json has both."""
 
     def __init__(self, rows: Sequence[TopicOutlook]) -> None:
         self._rows = rows

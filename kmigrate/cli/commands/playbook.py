@@ -108,10 +108,7 @@ class _Unsent(Call):
 
 
 def _check_values(call: Call, book: Playbook) -> None:
-    """Have every verb check its values before the first step runs.
-
-    Otherwise a misspelled rate in the last step would be found only after the other steps have promoted everything.
-    """
+    """Check every verb's values before the first step: a misspelled rate must not be found after all the promotes."""
     unsent = _Unsent(call.config, call.target, call.json, call.debug, call.overrides)
     prepared = False
     for step in book.steps:
@@ -295,11 +292,7 @@ def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableT
 
 
 def _ended(words: list[str], environment: dict[str, str], out: TextIO | None, timeout: float) -> int:
-    """Run the command and return its exit code.
-
-    If the command is late, or somebody ends this process, the command and all processes that it started are killed: a
-    script reported as killed must not go on restarting clients.
-    """
+    """Run the command and return its exit code; if late or interrupted kill its processes: none may restart clients."""
     with _ended_with_us() as ours:
         process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True)
         ours.append(process)
@@ -320,10 +313,7 @@ def _ended(words: list[str], environment: dict[str, str], out: TextIO | None, ti
 
 @contextmanager
 def _ended_with_us() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yield a list of processes to kill when this process gets SIGTERM or SIGHUP.
-
-    The listed processes run in sessions of their own, so neither signal reaches them otherwise.
-    """
+    """Yield a list of processes to kill at SIGTERM or SIGHUP: neither signal reaches their own sessions otherwise."""
     ours: list[subprocess.Popen[bytes]] = []
 
     def end(number: int, _: object) -> None:

@@ -1,4 +1,4 @@
-"""Probes of the abilities that kmigrate needs of a cluster; a probe changes nothing."""
+"""Probes of the abilities that kmigrate needs of a cluster: a probe reads, or asks about a topic that cannot exist."""
 
 from __future__ import annotations
 

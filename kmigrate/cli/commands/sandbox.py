@@ -46,16 +46,9 @@ app.add_typer(traffic_app)
 CONFIG_FILE = "kmigrate.toml"
 _RATE = 1500.0
 _FAMILIES_RATE = 600.0
-"""Records per second of five families of clients.
-
-Drivers of five families, each a process in its own language, take 0.6 of two cores at 1,500 a second.
-"""
+"""Records per second of five families of clients: at 1,500 their drivers, a process each, take 0.6 of two cores."""
 _RATE_OF_THREE = 500.0
-"""Records per second with three brokers a side.
-
-Six brokers and their replicas take all of two cores at 1,500 a second, and a mirror beside them falls behind more and
-more.
-"""
+"""Records per second with three brokers a side: at 1,500 six take all of two cores, and a mirror lags more and more."""
 _OLDEST = (2, 8)
 """The oldest Kafka that kmigrate supports (`cluster.requests`) and that starts on the Java that kmigrate needs."""
 _OLDEST_SECURE = (3, 5)
@@ -378,10 +371,7 @@ def _address(call: Call, to: str) -> str:
 
 
 def _logins(folder: Path, to: str, bootstrap: str) -> Logins | None:
-    """Return the logins of the live clients at an address: their own users on a secure cluster of this sandbox.
-
-    At the router clients log in as at the target, because the target checks the logins.
-    """
+    """Return the live clients' logins on a secure sandbox; at the router the target's: the target checks logins."""
     try:
         clusters = Sandbox.load(folder).clusters
     except Refused as refused:

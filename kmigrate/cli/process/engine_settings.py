@@ -1,7 +1,4 @@
-"""The engines that a process may run, and their settings from the configuration.
-
-The functions stand apart from the engines, because most commands need no engine.
-"""
+"""The engines that a process may run, and their settings; apart from the engines, which most commands do not need."""
 
 from __future__ import annotations
 
@@ -30,10 +27,7 @@ class Engine(Flag):
 def router_settings(
     settings: Settings, target: ClusterSettings, sources: Collection[ClusterSettings]
 ) -> RouterSettings:
-    """Return the router's settings.
-
-    Refuse listeners that could not enforce the clusters' own rules on who may do what.
-    """
+    """Return the router's settings; refuse listeners that could not enforce the clusters' own rules on access."""
     section = settings.router
 
     def read_access() -> ListenerAccess:

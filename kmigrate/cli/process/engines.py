@@ -1,9 +1,8 @@
 """Builds and runs the engines of a process (mirrors, router, controller) until a signal ends the process.
 
 Engines meet only in the state log, so any set of engines may share a process. A mirror or controller is started again
-after a failure that may pass, such as a cluster that does not answer. A router that cannot listen is fatal, and so is a
-state log that this process cannot use any more. A process with a router outlives such a state log: the router goes on
-with the last routing table, and the other engines are tried again.
+after a failure that may pass (a silent cluster). Fatal are a router that cannot listen, and an unusable state log. But
+with a router the process goes on, by the last routing table, and the other engines are tried again.
 """
 
 from __future__ import annotations
@@ -60,11 +59,7 @@ async def serve(
     worker: int = 0,
     take_over: bool = False,
 ) -> None:
-    """Run the engines until SIGTERM or SIGINT, then close the engines cleanly.
-
-    `workers` is the number of processes that run these engines. `worker` is the number of this further process, 0 for
-    the first process.
-    """
+    """Run the engines until SIGTERM or SIGINT, then close cleanly, as process `worker` (from 0) of `workers`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -178,8 +173,7 @@ class _Process:
         def source_client(link: LinkRecord) -> ClusterClient:
             """Make a client for the router alone, so that its requests queue behind no other engine's.
 
-            The router asks once per link and closes the client. A link that was created anew under the same name may
-            have another source.
+            The router asks once per link and closes the client; a link created anew may have another source.
             """
             return ClusterClient(self._call.settings.cluster(link.source.name))
 
@@ -226,10 +220,7 @@ class _Process:
         await Controller(self._connections, self._instance, settings, self._groups).run()
 
     async def _follow_links(self, only: str | None) -> None:
-        """Run a mirror per link of the state log: start mirrors of new links, end mirrors of deleted links.
-
-        A link that was created anew under its name between two looks is another link, and may have another source.
-        """
+        """Run a mirror per link of the state log; a link created anew under its name may have another source."""
         running: dict[tuple[str, str], asyncio.Task[None]] = {}
         while True:
             links = {
@@ -250,8 +241,7 @@ class _Process:
         link = self._connections.log.state.link(name)
         if link is None:
             return
-        # `source` checks which cluster answers. The engine gets clients of its own, so that a lost connection of one
-        # link does not affect other links.
+        # `source` checks which cluster answers; the engine's own clients keep lost connections away from other links.
         await self._connections.source(link)
         settings_of = self._call.settings.cluster
         source, target = settings_of(link.source.name), settings_of(link.target.name)
@@ -287,10 +277,7 @@ class _Process:
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files as far as the system allows.
-
-    Each client of a router takes two files, and a shell's usual limit of 1,024 is low.
-    """
+    """Raise the limit of open files to the system's: each router's client takes two, and a shell's 1,024 is low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # some systems allow less than their hard limit

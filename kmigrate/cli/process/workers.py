@@ -1,8 +1,7 @@
 """The further processes of `mirror run` and `router run --workers N`, which run the same command.
 
-Mirror workers share the links' partitions with this process through the state log, as processes on other machines do.
-Router workers share this process's ports. This process holds the other end of each worker's standard input. When this
-process dies, even by kill -9, the input closes, and the worker ends.
+Mirror workers share partitions through the state log, as other machines do; router workers share this process's ports.
+When this process dies, even by kill -9, each worker's standard input closes, and the worker ends.
 """
 
 from __future__ import annotations
@@ -57,10 +56,7 @@ def _metrics(call: Call, number: int) -> str:
 
 
 async def keep_worker(call: Call, number: int, engine: Engine, link: str | None, *, take_over: bool = False) -> None:
-    """Run a worker, and another worker whenever the worker ends, until cancelled; then end the worker.
-
-    Only the first worker takes over: a worker that was replaced does not come back by force.
-    """
+    """Keep a worker running until cancelled, then end it; only the first may take over: a replaced worker stays so."""
     pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         began = monotonic()

@@ -1,8 +1,7 @@
 """The table of docs/apis.md, made from what the router offers: `python -m kmigrate.cli.reference.apis FILE`.
 
-People write the part of the page above the marker, and that part stays. A test compares the page with the table, so
-that every API has a row. The versions that Kafka itself has are read from the message schemas in the jars of both
-clusters.
+People write the page above the marker, which stays. A test compares the table, so that every API has a row.
+Kafka's own versions come from the message schemas in the jars of both clusters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The command reference of docs/cli.md, made from the commands themselves: `python -m kmigrate.cli.reference.commands`.
-
-A test compares the page with this text, so that a changed flag always changes the page, too.
-"""
+"""docs/cli.md, made from the commands, compared by a test: `python -m kmigrate.cli.reference.commands`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The diagram of a lane's states in docs/mirror.md: `python -m kmigrate.cli.reference.lane_states FILE`.
-
-A test compares the page with the transition table.
-"""
+"""The diagram of lane states in docs/mirror.md, tested: `python -m kmigrate.cli.reference.lane_states FILE`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The tables of docs/metrics.md, made from the declarations: `python -m kmigrate.cli.reference.metrics FILE`.
 
-People write the part of the page above the marker, and that part stays. A test compares the page with the tables, so
-that every metric has a row.
+The page above the marker stays; a test compares the tables, so that every metric has a row.
 """
 
 from __future__ import annotations

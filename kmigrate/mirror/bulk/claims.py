@@ -1,15 +1,13 @@
 """How a try of a Spark task comes to own partitions, and releases them.
 
-Plain records need no owner (M1). Holes (W5), records beyond the broker's memory (W1) and logs under a log cleaner need
-an owner. The owner of a partition also records that the partition has stopped. So a try claims its partitions in the
-topic's record. A claim is a compare-and-set write under a term above all earlier terms (V3). A try claims a partition
-only if no other process may still own the partition:
+Plain records need no owner (M1). Holes (W5), records beyond the broker's memory (W1), logs under a log cleaner, and the
+record of a stop need an owner. So a try claims partitions in the topic's record, by a compare-and-set write under a
+term above all earlier terms (V3), unless another process may still own the partition:
 
     no owner, or a silent owner ──claim──▶ this try ──release──▶ no owner
 
-A second try of the same task (speculation, or a worker that was thought lost) copies in parallel. The second try claims
-a partition once the first try has released the partition or is silent. Silence is measured by the same clocks as among
-mirror processes (`membership`).
+A second try of the same task (speculation, or a worker that was thought lost) copies in parallel, and claims a
+partition once the first try has released the partition or is silent by the clocks of `membership`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The plan of a bulk copy: offset ranges of partitions, their distribution to tasks, and obstacles. Pure.
 
-A partition's records go to the target in order, so one task has a partition's whole range. A task has many partitions.
-A job has as many tasks as run at once, so that all tasks share a limit fairly and no task waits for the end of another
-task.
+A partition's records go to the target in order, so one task has the whole range of each of its partitions. A job has as
+many tasks as run at once, so that all tasks share a limit fairly and no task waits for the end of another task.
 """
 
 from __future__ import annotations

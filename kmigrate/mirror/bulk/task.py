@@ -2,10 +2,9 @@
 
     open ──▶ claim, copy, report ──▶ every partition at its end, stopped, or taken from Spark ──▶ release the claims
 
-A try is a mirror process that distributes no partitions and gets none from the link's assignment. Its partitions come
-from the driver's plan. Each partition's position is read from the target's own log, as in every mirror process. So a
-try may be killed, repeated, or run twice at the same time (M1). A try ends by itself, even if its topic is promoted or
-handed over meanwhile.
+A try is a mirror process that distributes no partitions; its own come from the driver's plan, not from the link's
+assignment. Each partition's position is read from the target's own log. So a try may be killed, repeated, or run twice
+at the same time (M1). A try ends by itself, even if its topic is promoted or handed over meanwhile.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class CopyContext:
     pipelining: bool = True
     request_limit: int = 100 << 20
     late_writes: Collection[Key] = ()
-    """The property of that name of the previous copier."""
+    """The previous copier's `late_writes`."""
     is_routed: Callable[[Producer], bool] = lambda _: False
     """Tells whether a producer id and epoch belong to a routed transactional producer."""
     on_move: Callable[[Lane], None] = lambda _: None

@@ -1,8 +1,7 @@
 """The choice of the partitions to copy, and the tasks around their lanes: a reader and a writer for each leader.
 
-Readers (`reading`) put fetched batches into lanes. Writers (`writing`) send the batches on. All decisions are made in
-`lane`. Between two awaits a lane belongs to a single task. The copier gives each partition its lane and checks that
-both clusters still show the mirrored topics. The copier also starts a lane's other tasks, such as recovery and holes.
+All decisions are made in `lane`; between two awaits a lane belongs to a single task. The copier gives each partition
+its lane, starts recovery and holes, and checks that both clusters still show the mirrored topics.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ from kmigrate.net.tasks import TaskOwner, together
 __all__ = ["Copier", "MirroredTopic", "mirrored_topic"]
 
 _LOOK_GAP_S = 0.1
-"""Minimum pause between two looks.
-
-A new leader may refuse a thousand partitions for a while, and each refusal calls for a look. Without a pause, the looks
-would delay the copy of the other partitions.
-"""
+"""Minimum pause between looks, which delay the copy: each of a new leader's thousand refusals calls for a look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +68,7 @@ class MirroredTopic:
 
     @property
     def copy(self) -> tuple[str, str, bool]:
-        """The identity of the copy.
-
-        A copy with another identity begins from its start. The identity must be compared: a process that slept may see
-        the new copy directly after the old copy, without the removal in between.
-        """
+        """The copy's identity; another identity begins anew, even if a process slept through the removal in between."""
         return self.source_topic_id, self.target_topic_id, self.target_starts is None
 
 
@@ -154,11 +145,7 @@ class Copier:
     # assignment
 
     def assign(self, topics: Iterable[MirroredTopic]) -> None:
-        """Copy the partitions of these topics and no others, from now on; never wait.
-
-        If this process loses a partition of such a topic, the lane is retired. The lane stays until its requests in
-        flight have ended.
-        """
+        """Copy only these topics' partitions; never wait. A lost partition's lane stays until its requests end."""
         wanted = {topic.topic: topic for topic in topics}
         for lane in list(self.lanes.values()):
             topic, before = wanted.get(lane.topic), self._topics.get(lane.topic)

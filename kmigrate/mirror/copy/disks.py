@@ -1,14 +1,12 @@
 """The target's disks: the free room, the decision whether the copy waits for room, and the size of the copy.
 
-A broker whose log directory is full takes the directory offline, with the partitions of all clients. The mirror stops
-before that. A partition is not read while a broker with a replica has less room than `disk_min_free_percent` and
-`disk_min_free_bytes` of `[mirror]` ask for. Batches that were read before are still written. Nothing is lost meanwhile:
-writers at the routers continue at the source. A partition behind a fence is copied on, because writers wait and little
-is left.
+A broker whose log directory is full takes the directory offline, with the partitions of all clients. So a partition is
+not read while a broker with a replica has less room than `disk_min_free_percent` and `disk_min_free_bytes` of
+`[mirror]` ask for. Batches that were read before are still written. Nothing is lost: writers at the routers continue at
+the source. A partition behind a fence is copied on, because writers wait and little is left.
 
-The copy continues automatically once the free room exceeds the limit by a fifth (`RoomRule`). So the copy does not stop
-and start all the time at the limit. Every mirror process asks for the free room. Only the holder of the lease asks for
-the size of the topics.
+The copy continues once the free room exceeds the limit by a fifth (`RoomRule`), so that the copy does not stop and
+start all the time. Every process asks for the free room; only the lease's holder asks for the size of the topics.
 """
 
 from __future__ import annotations

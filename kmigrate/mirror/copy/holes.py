@@ -1,19 +1,16 @@
 """Offsets without records on the target: control markers, or empty transactions if markers are not allowed.
 
-Markers are *not* compare-and-set (W5). So only a partition's owner writes markers, with a marker producer id of its
-own. The coordinator epoch holds the term under which the owner has the partition. Once a newer term has written a
-marker, a late owner gets error 52 (V3). The low bits of the coordinator epoch count the owner's requests whose outcome
-was unknown. Such a request may still wait in a broker's memory, behind another partition's request, when the owner asks
-again on a new connection. With the count, the broker also refuses such a late request.
+Markers are *not* compare-and-set (W5). So only a partition's owner writes markers, with a marker producer id of its own
+and the owner's term as coordinator epoch. Once a newer term has written a marker, a late owner gets error 52 (V3). The
+epoch's low bits count the owner's requests with unknown outcome. The count makes the broker refuse such a request if it
+still waits behind another partition's request when the owner asks again on a new connection.
 
-With transactions the coordinator does the fencing. Each owner initialises the partition's transactional id anew before
-looking up the log end, and also after an unknown outcome. An owner that stood still and was replaced in between then
-sees the new owner's appends.
+With transactions the coordinator fences. Each owner initialises the partition's transactional id anew before looking up
+the log end, and after an unknown outcome. So an owner replaced while it stood still sees the new owner's appends.
 
-A broker's answer does not say how many of a partition's markers were written, nor whether other writes came between. So
-the log end is asked for after the markers on the same connection. A broker works on a connection in order, so this
-request needs no extra round trip. A broker answers only once the replicas have the markers, and then takes the next
-request. So partitions are spread over several connections.
+A broker's answer does not say how many markers were written, nor whether other writes came between. So the log end is
+asked for next on the same connection; brokers keep the order, so no extra round trip is needed. A broker takes a
+connection's next request only once the replicas have the markers. So partitions are spread over several connections.
 """
 
 from __future__ import annotations
@@ -77,10 +74,7 @@ class HoleMaker:
         return self._producers.get((topic, partition), (0, (-1, -1)))[0] == term
 
     async def prepare(self, topic: str, partition: int, term: int) -> None:
-        """Open the connection for markers, or fence the former owner of the partition's transactional id.
-
-        Call this before the log end is looked up. Raise Unreachable if no broker can be asked.
-        """
+        """Connect for markers or fence the former owner, before the log end is looked up; raise Unreachable."""
         if self.filler is HoleFiller.MARKERS:
             node = self._target.leader(topic, partition)
             if node < 0:

@@ -27,13 +27,9 @@ _MOST_NAMED = 10
 
 
 class Lanes(UserDict[Key, Lane]):
-    """Lanes by topic and partition.
+    """Lanes by topic and partition; answers are kept until lanes or metadata change, so 1,000 idle lanes cost little.
 
-    Readers and writers ask many times a second for their lanes. The answer is kept until a lane comes or goes, or the
-    cluster's metadata is read anew. So a thousand idle lanes cost next to nothing.
-
-    While the metadata shows another topic of the same name, the topic's lanes belong to no broker. Any task that reads
-    metadata may be the first to see such a topic. This check is needed because appends name no topic id.
+    If metadata, read by any task, shows another topic of the name, the lanes have no leader: appends name no topic id.
     """
 
     def __init__(self, shown: Callable[[ClusterClient, str], bool] = lambda client, topic: True) -> None:
@@ -104,8 +100,7 @@ class Signals:
     def failed(self, client: ClusterClient, error: Failed) -> None:
         """Note that a broker cannot be asked; partitions of other brokers go on.
 
-        An `Unreachable` broker is only noted. Any other failure, such as a failed TLS or SASL authentication, is
-        logged at once and every minute, because a person must mend the cause.
+        Failures other than `Unreachable` (TLS, SASL) are logged at once and every minute: a person must mend the cause.
         """
         if isinstance(error, Unreachable):
             self._troubles[client] = error.what

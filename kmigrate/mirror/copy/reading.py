@@ -1,12 +1,11 @@
 """Reading from the source: a fetch session per leader, and each response handed to its lanes.
 
-The module `reactions` holds the reaction to each error. An error holds back only the partition that was answered.
-Readers leave a waiting partition out, and further questions about the partition are asked by a task of its own.
+An error (`reactions`) holds back only the partition that was answered; a task of its own asks further questions.
 
-Back-pressure in short: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch. That fetch
-then waits only briefly, so that the lane is soon included again. If all lanes together hold too much, each lane has
-less room. If they hold twice that, only topics in a promote are read. Fenced partitions have a second connection, with
-full fetches. So neither the number of other partitions nor a slow broker response for them delays a fenced partition.
+A lane with more than `backlog_bytes` unacknowledged is left out of the next fetch. That fetch then waits only briefly,
+so that the lane is soon included again. If all lanes together hold too much, each lane has less room; if they hold
+twice that, only topics in a promote are read. Fenced partitions have a second connection, with full fetches, so that
+other partitions and slow responses for them never delay a fenced partition.
 """
 
 from __future__ import annotations
@@ -38,19 +37,13 @@ __all__ = ["SourceReader"]
 _SHORT_WAIT_MS = 10
 _HEARD_MS = 100
 _SURE_S = 2.0
-"""Seconds for which a source's log must end too early before the cut is believed.
-
-A broker that stood still while others took its place reports an old log end until the broker hears of them.
-"""
+"""Seconds of a too early log end before a cut is believed: a broker replaced while it stood still reports old ends."""
 _ASK_ENDS_S = 2.0
 _LEAST_BACKLOG = 64 << 10
 _FULL = 2
 """Multiple of a leader's share of `backlog_total_bytes` at which only topics in a promote are read."""
 _MOST_EFFORT = 10_000
-"""Maximum effort for rewriting the batches of a response (`records.rewrite.effort`), some 20 ms.
-
-A thread does the rest. The interpreter switches threads every 5 ms, so the other work of this process continues.
-"""
+"""Maximum effort (`records.rewrite.effort`) per response, some 20 ms; a thread does the rest, switched each 5 ms."""
 
 
 @dataclass(slots=True)
@@ -115,7 +108,6 @@ class SourceReader:
         self._meant = meant
         self._suspected: dict[Lane, float] = {}
         self._leaders = 0
-        """Number of brokers that are read from."""
         self._rest_bytes = 0
         """Bytes of the responses whose rest a thread has still to read."""
         self._waiting: list[_Rest] = []
@@ -232,21 +224,14 @@ class SourceReader:
         return self._settings.backlog_total_bytes // self._leaders
 
     def _room(self, lanes: Sequence[Lane], held: int) -> int:
-        """Return the bytes that each of a leader's lanes may hold, read and not yet acknowledged.
-
-        All lanes together hold no more than `held`. This method runs for each fetch, and a sum over a thousand lanes
-        has a cost, so `held` is checked first.
-        """
+        """Return the unacknowledged bytes for each lane; all lanes hold at most `held`, checked before a costly sum."""
         settings, together = self._settings, self._share
         if held < together or sum(lane.target.queued_bytes for lane in lanes) < together:
             return settings.backlog_bytes
         return max(min(_LEAST_BACKLOG, settings.backlog_bytes), min(settings.backlog_bytes, together // len(lanes)))
 
     def _held(self, lanes: Sequence[Lane]) -> int:
-        """Return the bytes that a leader's lanes hold; if the limit is reached, first drop batches that wait for long.
-
-        A lane with room may still get a batch of any size. With a thousand lanes there may be a thousand such batches.
-        """
+        """Return a leader's held bytes; at the limit (1,000 lanes, a large batch each) first drop waiting batches."""
         held = sum([lane.target.queued_bytes for lane in lanes])
         if held >= _FULL * self._share:
             held -= sum(lane.drop_waiting() for lane in lanes)

@@ -1,7 +1,4 @@
-"""A lane's other work beside reads and writes: learning its position, filling its holes, storing its map.
-
-Recovery and filling read the target's own log before they report anything. The lane makes all decisions.
-"""
+"""A lane's other work (position, holes, map), reported only after a look at the target's log; the lane decides all."""
 
 from __future__ import annotations
 
@@ -96,10 +93,9 @@ class Recovery:
     async def _compare_last(self, lane: Lane, tail: LogTail) -> None:
         """Raise Diverged if the target's last batch holds other records than the source at those offsets.
 
-        The comparison takes place once when a copy begins in this process, because the earlier history of both logs is
-        unknown here. A source may have been cut and regrown (W7), or a stop by A14 may not have reached the state log.
-        Records that a cleaner has since removed from the source cannot be compared. No comparison is needed, because no
-        reader of the source gets them any more.
+        The comparison takes place once, when a copy begins in this process: before, a source may have been cut and
+        regrown (W7), or a stop by A14 may not have reached the state log. Records that a cleaner has removed from the
+        source are not compared, because no reader of the source gets them any more.
         """
         if tail.data_end <= lane.log_start:
             return
@@ -194,10 +190,9 @@ class Recovery:
         return found
 
     async def fill(self, lane: Lane, hole: Hole, *, end_known: bool) -> None:
-        """Fill a hole, or the first part of a long hole (D).
+        """Fill a hole, or the first part of a long hole (D); `end_known`: the last answer gave the log end.
 
-        `end_known`: the answer that has just come gave the log end. Nothing is awaited between the last look at the
-        owner term and the markers: without a connection no marker is sent.
+        Nothing is awaited between the last look at the owner term and the markers: no connection, no marker.
         """
         try:
             await self._fill_checked(lane, hole, end_known=end_known)
@@ -246,10 +241,9 @@ def _first_difference(
     shift: int,
     losses: Sequence[AcceptedLoss],
 ) -> int | None:
-    """Return the first source offset whose record was copied as another record, or not at all.
+    """Return the first source offset whose record was copied as another record, or not at all; runs in a thread.
 
-    The comparison may take as long as rewriting the batches, and runs in a thread (`reading`). Batches that were copied
-    unchanged are compared as bytes, because some of them are too large to be unpacked.
+    Comparing takes as long as rewriting. Batches copied unchanged are compared as bytes: some are too large to unpack.
     """
     sent = {batch.base_offset: batch for batch in ours}
     odd = [batch for batch in theirs if not _is_same(batch, sent.get(batch.base_offset + shift))]

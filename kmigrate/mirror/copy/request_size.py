@@ -1,12 +1,11 @@
 """Adaptive size of requests and responses, so that each arrives before its time-out. Pure.
 
-A client that asks for 32 MiB and gives up after 30 seconds never reads anything over a line of 1 MB a second. A part of
-a response, or of a request, is worth nothing. So the size shrinks if a transfer was late or nearly late, down to a size
-that any line carries. The size grows again if a transfer was quick.
+A client that gives up on 32 MiB after 30 seconds reads nothing over a line of 1 MB a second. A partial transfer is
+worth nothing. So the size shrinks after a late or nearly late transfer, down to a size for any line, and grows after a
+quick transfer.
 
-If requests go singly, the size shrinks only if smaller transfers are quicker. A broker that searches thousands of
-partitions may take ten seconds for each response. Without this rule the mirror would ask such a broker for next to
-nothing every ten seconds. If requests wait behind each other, the time of a request says nothing about its own size.
+If requests go singly, the size shrinks only if smaller transfers are quicker: a broker that searches thousands of
+partitions may take ten seconds for any response. If requests wait behind each other, their times say nothing of size.
 """
 
 from __future__ import annotations

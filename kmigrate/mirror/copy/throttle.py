@@ -1,10 +1,9 @@
 """A link's limit in bytes per second: a bucket that every reader of the link draws from after its reads. Pure.
 
-The limit applies to reading, because that spares the source, the network and the target at the same time. The size of a
-response is known only afterwards. So the bucket goes into debt, and no reader continues before the debt is paid. `most`
-keeps single responses small enough for a smooth rate. Partitions in a promote do not wait. Their producers are held at
-the fence, and a limit that spares clients must not lengthen their pause. The bytes of these partitions are charged all
-the same, but never so much that the others wait for longer than a second.
+The limit applies to reading, because that spares source, network and target. A response's size is known only
+afterwards. So the bucket goes into debt, and no reader continues before the debt is paid. `most` keeps single responses
+small enough for a smooth rate. Partitions in a promote do not wait, because their producers are held at the fence.
+Their bytes are charged, but never so much that the others wait for longer than a second.
 """
 
 from __future__ import annotations

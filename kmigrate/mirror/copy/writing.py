@@ -1,9 +1,8 @@
 """Writing to the target: requests with one batch per partition (A2) over a few connections per leader, some in flight.
 
 A broker works on a single request of a connection at a time, so each leader has several connections. Each partition
-keeps to its own connection, where its batches stay in order. The number and the size of requests limit the bytes in
-flight. Partitions in a promote are written over a connection of their own, as they are read over a connection of their
-own. So the batches of other partitions in flight do not delay a promote.
+keeps to its own connection, where its batches stay in order. Number and size of requests limit the bytes in flight.
+Partitions in a promote have a connection of their own, so that no other batches in flight delay a promote.
 """
 
 from __future__ import annotations
@@ -49,11 +48,10 @@ class _Request(NamedTuple):
 
 
 class _Unanswered(dict[asyncio.Future[bytearray], _Request]):
-    """Requests without an answer yet, oldest first.
+    """Requests without an answer yet, oldest first; one timer for all, since a timer for each costs as much as a batch.
 
-    A connection with an overdue request is given up. The connection is given up sooner if `moved` says that other
-    brokers lead the partitions of the batches by now. A broker that stands still answers nothing, and the batches wait.
-    A single timer watches all requests: a timer for each request would cost as much as a batch.
+    A connection with an overdue request is given up, because a broker that stands still answers nothing. This comes
+    sooner if `moved` says that other brokers lead the partitions of the batches by now.
     """
 
     def __init__(
@@ -67,10 +65,9 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Request]):
         self._full = False
 
     def take_more(self, most: int) -> bool:
-        """Return whether more requests may be sent; after `most` in flight, sending pauses until half are answered.
+        """Return whether more requests may be sent; after `most` in flight, pause until half are answered.
 
-        A broker has enough work meanwhile. Each separate request wakes this process, and its data must be fetched into
-        the processor's cache anew.
+        A broker has work meanwhile. Each request wakes this process and fetches data into the processor's cache anew.
         """
         if len(self) >= most:
             self._full = True
@@ -221,10 +218,7 @@ class TargetWriter:
         return out
 
     def _refuse_too_large(self, lane: Lane, head: Append) -> None:
-        """Stop a lane whose batch alone exceeds the request limit; a batch that fits alone goes with the next request.
-
-        A broker closes the connection on a larger request without an error.
-        """
+        """Stop a lane whose batch alone is too large: brokers disconnect without error. A fitting batch goes next."""
         if len(head.view) > self._request_limit:
             lane.stop(
                 f"batch-too-large: the batch at offset {head.start} has {len(head.view):,} bytes; the target takes "

@@ -1,11 +1,9 @@
-"""The direct writers of a partition, as the lane has read them. Pure.
+"""The direct writers of a partition, producers that write to the source without a router, as the lane has read them.
 
-A direct writer is a producer that writes to the source without a router. Only batches that were written while the link
-mirrors the topic count (`TopicRecord.began`). An interval between two batches counts only if the lane was read without
-a pause in between. A lane that stood still sees all batches of the pause at the same time, and late.
-
-Times are readings of this process's own clock, which nobody sets (`steady_ms`). `upkeep.direct_writer_log` converts
-them to the clock of the state log.
+Pure. Only batches that were written while the link mirrors the topic count (`TopicRecord.began`). An interval between
+two batches counts only if the lane was read without a pause in between: a lane that stood still sees the pause's
+batches at once, and late. Times are of this process's clock (`steady_ms`), which nobody sets;
+`upkeep.direct_writer_log` converts them to the clock of the state log.
 """
 
 from __future__ import annotations

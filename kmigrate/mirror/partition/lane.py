@@ -1,27 +1,22 @@
 """One mirrored partition as a state machine: what may be sent now, and what each answer means. Pure.
 
-The states and events are in `transitions`, and the reactions to errors in `reactions`. A lane consists of a cursor in
-the source's log, the target's log and a report. Other classes read these parts, and call the lane's methods for every
-event.
+A lane consists of a cursor in the source's log, the target's log and a report (`lane_parts`). Invariants:
 
-Invariants:
-A  `position` is only what the target has acknowledged or what its own tail showed. No position is counted from the
-   source.
+A  `position` is only what the target has acknowledged or what its own tail showed, never counted from the source.
 B  Position and sequence come together, from the tail or from consecutive acknowledgements (W2).
 C  The first batch after LOST, and on a new connection, goes alone (W3). A hole in between changes nothing in the
    broker's state of our producer id, so after the hole the batches go on as before.
 D  A hole is filled with nothing in flight. Data waits until the log end is known to be the hole's end (W5). The log
-   end is looked up before a hole, too. This look-up is left out only if two conditions hold. First, the answer that
-   has just come gave the log end. No unclean election fits between that answer and the hole, because an election takes
-   longer. Second, a marker of the present term stands on the log (`marked_under`). From then on the broker refuses the
-   markers of an older owner. Once a newer owner has written a marker, the broker refuses ours (52, V3). If one of two
-   owners fills by transactions, only the owner term separates them. Appends of other copiers stop before the hole, as
-   ours do.
+   end is looked up before a hole, too, unless two conditions hold. First, the answer that has just come gave the log
+   end: an unclean election takes too long to fit in between. Second, a marker of the present term stands on the log
+   (`marked_under`): the broker then refuses an older owner's markers. Once a newer owner has written a marker, the
+   broker refuses ours (52, V3). If one of two owners fills by transactions, only the owner term separates them.
+   Appends of other copiers stop before the hole, as ours do.
 E  An acknowledged base offset other than the expected offset stops the lane (A14).
 F  Nothing at or beyond the barrier is ever sent.
 G  On a compacted partition, two reads of the source may disagree on what is a hole. A copier that was stopped for long
-   may then append a record where the log's owner has made a hole, one offset too late. So such a lane sends one batch
-   at a time, and only while its process surely owns the partition. If the stored append was not the lane's own, the
+   may then append a record where the owner has made a hole, one offset too late. So such a lane sends one batch at a
+   time, and only while its process surely owns the partition. If the stored append was not the lane's own, the
    target's last batch is compared with the source (`doubtful`) before anything else is believed.
 H  Records that the source has lost (W7) are dropped if they were only read, and reported if the target holds them.
    Over offsets that were deleted unread a hole is made only if a person has accepted exactly that loss.
@@ -51,10 +46,7 @@ Key = tuple[str, int]
 
 _LOST, _PIPING, _STOPPED = LaneState.LOST, LaneState.PIPING, LaneState.STOPPED
 _WRITES = (LaneState.PIPING, LaneState.PRIMING)
-"""The states in which batches may be sent.
-
-The members are bound to names once. Every batch needs several of them, and each enum look-up costs as much as a call.
-"""
+"""States in which batches may be sent; bound once, since an enum look-up for each batch costs as much as a call."""
 _SETTLE_S = 0.1
 """Seconds of rest before the log end is believed, if late appends are refused and only the next append is accepted."""
 _SETTLE_MARKERS_S = 1.0
@@ -160,10 +152,9 @@ class Lane:
     def take(
         self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None, *, most: int | None = None
     ) -> int:
-        """Queue the batches of a read_committed response to a fetch at `asked`; ignore an outdated response.
+        """Queue a read_committed response to a fetch at `asked`, unless outdated; return the effort that this took.
 
-        `seen_ms` is the present time on the clock that this process's presences use. Batches that need more rewriting
-        effort than `most` are left as `rest`. Return the effort that the other batches took.
+        Batches of more effort than `most` are left as `rest`; `seen_ms` is the present time on the presences' clock.
         """
         if not self._is_next(asked):
             return 0
@@ -322,8 +313,7 @@ class Lane:
     def no_batch(self, asked: int) -> None:
         """Note that a fetch of this partition alone found no batch from `asked` on, although the stable end is beyond.
 
-        The lane does not skip these offsets, because a wrong empty response would lead past records. The next record
-        that is written there ends this state.
+        The lane skips nothing, because a wrong empty response would lead past records; the next record ends this state.
         """
         self.source.empty_at = asked
 
@@ -433,10 +423,7 @@ class Lane:
         return Sent(self, step)
 
     def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> bool:
-        """Handle the broker's answer to an append; answers come in the order of sending.
-
-        `repeated`: the broker already held that batch. Return whether the append is copied now.
-        """
+        """Handle a broker's answer in sending order (`repeated`: already held); return whether the append is copied."""
         target = self.target
         target.settle(step)
         state = self.state
@@ -526,11 +513,10 @@ class Lane:
     def recovered(self, position: int, sequence: int, data_end: int) -> None:
         """Handle the target's tail: continue with the known batches, or read the source again.
 
-        Offsets from `data_end` to `position` hold control records on the target. If the source held a record at such an
-        offset, then a marker too many was written, and everything behind would shift. So the lane goes through the
-        source's offsets from `data_end` on, and a record among these offsets stops the lane. Exception: on a compacted
-        partition, this lane itself has read that these offsets hold no record. Then the lane continues at `position`: a
-        replica of the source that still holds a record there is only cleaned less far.
+        Offsets from `data_end` to `position` hold control records on the target. A source record there means a marker
+        too many, which would shift everything behind. So the lane reads the source from `data_end` on, and such a
+        record stops the lane. If this lane of a compacted partition has itself read that no record is there, the lane
+        continues at `position`: a source replica that still holds a record there is only cleaned less far.
         """
         if self.state is not LaneState.LOST:
             return

@@ -1,7 +1,4 @@
-"""The parts of a lane: its place in the source's log, the target's log, and the report. Pure.
-
-Only the lane changes its parts; every other class reads them.
-"""
+"""The parts of a lane: source cursor, target log and report; every other class only reads them. Pure."""
 
 from __future__ import annotations
 

@@ -3,10 +3,9 @@
 Source offsets still lead: `position`, barrier and steps are source offsets. Added to the invariants of `Lane`:
 
 I  A batch is sent only once its run is stored (`MapLedger`): every record on the target is in the map.
-J  A hole is skipped, not filled. The position moves over a hole when everything before the hole is acknowledged.
-K  After a stop the position is the source end of what the map shows on the target, never more. A gap behind the
-   position is read again. A recovering lane reads nothing, because newly planned batches would be taken for batches
-   on the target.
+J  A hole is skipped, not filled: the position moves over a hole when everything before the hole is acknowledged.
+K  After a stop the position is the source end of what the map shows on the target, never more; a gap behind is read
+   again. A recovering lane reads nothing, because newly planned batches would be taken for batches on the target.
 """
 
 from __future__ import annotations
@@ -186,10 +185,7 @@ class MappedLane(Lane):
         self.report.trouble = ""
 
     def stands_at(self, target_end: int, others: OffsetMap) -> None:
-        """Bring the map to the target's log end; `others` holds the runs that were stored before this ledger began.
-
-        Raise Diverged if the target holds more than any copier has planned.
-        """
+        """Bring the map to the target's end with earlier runs (`others`); raise Diverged for records nobody planned."""
         ledger = self._known_ledger
         if target_end > self._planned_end:
             ledger.cut(max(self.target_position, self.target_start))

@@ -7,9 +7,8 @@
     BACK_OFF    nothing is wrong with the data: try again, ever more slowly, until a person mends the cause
     STOP        no action is safe: this partition stands still under the row's name
 
-Only the partition that was answered is held back, by `pause_s` between its own tries. Other partitions of the same
-topic, request and broker go on. A code that no row names stops the partition, because an unknown error must not be
-repeated.
+Only the partition that was answered is held back, by `pause_s` between its own tries. A code that no row names stops
+the partition, because an unknown error must not be repeated.
 """
 
 from __future__ import annotations
@@ -198,11 +197,7 @@ def reaction_to(asked: Asked, seen: int | Found) -> Reaction:
 
 
 def remedy_of(problem: str) -> Remedy:
-    """Return the remedy for a partition that stopped with this problem (`ref: what`).
-
-    A reference without a row belongs to a batch that cannot be read (`kmigrate.records`): reading such a batch again is
-    safe.
-    """
+    """Return the remedy for a problem (`ref: what`); no row: an unreadable batch (`records`), safe to read again."""
     return _REMEDIES.get(problem.partition(":")[0], Remedy.AGAIN)
 
 

@@ -1,16 +1,14 @@
 """The steps on the target that follow from a fetched partition: appends, holes, or a reason to stop. Pure.
 
-Nothing is ever skipped in silence. Each source offset from the read position on becomes part of an append or of a hole.
-An append holds records that readers see. A hole holds offsets that no reader sees: control records, aborted data, and
-compaction gaps between batches and inside them. An offset that can be neither ends the reading with a named problem.
+Nothing is skipped in silence. Each source offset from the read position on becomes part of an append (records that
+readers see) or of a hole (control records, aborted data, and compaction gaps between batches and inside them). An
+offset that can be neither ends the reading with a named problem.
 
-A batch is sent unchanged if a broker accepts the batch so. Three kinds of batches are sent as the batches that
-`rewrite` makes of them: batches with removed records, batches with broker times, and batches of which only the end is
-wanted. Messages of magic 0 and 1 are sent as the batches that `old_messages` makes of them. Many consecutive small
-batches are sent as the few batches that `merge` makes of them.
+A batch is sent unchanged if a broker accepts the batch so. `rewrite` converts batches with removed records, with broker
+times, or of which only the end is wanted. `old_messages` converts magic 0 and 1; `merge` joins many small batches.
 
-Aborted data (W9, A11): a response may list *later* transactions of the same producer. So an entry counts only from its
-first offset to that producer's next control batch. The list is sorted first.
+Aborted data (W9, A11): a response may list *later* transactions of the same producer. So an entry of the sorted list
+counts only from its first offset to that producer's next control batch.
 """
 
 from __future__ import annotations
@@ -160,8 +158,7 @@ def read_steps(
 ) -> Reading:
     """Return the steps of a read_committed response from offset `read_at` on; no step crosses `barrier`.
 
-    With `most`, the reading ends before a batch that would take more effort. The reading then also ends before messages
-    of an old format, whose effort is unknown beforehand. Batches below `direct_from` do not count for direct writers.
+    `most` ends reading before more effort or old messages (effort unknown); direct writers count from `direct_from`.
     """
 
     def rest(read_at: int, leader_epoch: int) -> Callable[[], Reading]:
@@ -291,7 +288,6 @@ def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_l
     elif verbatim:
         if base > at:
             reading.hole(at, base)
-        # The CRC is not checked here, since the batch keeps its CRC and the target's broker checks the CRC.
         reading.steps.append(Append(base, end, batch.view, batch.max_timestamp))
     else:
         _copy(reading, _converted(rewrite(batch, at)), at, end)

@@ -1,8 +1,4 @@
-"""Counters of reads, copies and retries of a lane; counted per batch, never per record. Pure.
-
-Each lane begins with a new tally. So counters restart at 0 if a partition is resumed or another process takes over.
-Readers of counters know such resets.
-"""
+"""Counters of a lane, per batch, never per record; a new lane restarts at 0, as readers of counters know. Pure."""
 
 from __future__ import annotations
 
@@ -42,10 +38,9 @@ class Copies:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """Counters of a lane.
+    """Counters of a lane; acknowledged batches are noted singly and counted many at a time, at the latest when read.
 
-    Acknowledged batches are noted singly and counted many at a time, at the latest when the counters are read. A loop
-    over many batches keeps its data in the processor's cache. Single counts would fetch this data anew for every batch.
+    Single counts would fetch their data into the processor's cache anew for every batch.
     """
 
     read_bytes: int = 0
@@ -76,8 +71,7 @@ class Tally:
     def pace(self, position: int, source_end: int) -> Pace:
         """Return the known facts about the copy's lag, beside the offsets.
 
-        At the end of a partition that nobody writes now, the time is rounded to some seconds. So the value stays the
-        same for some seconds, and thousands of such partitions need not be announced each time.
+        At the end of a quiet partition the time is rounded to some seconds, so that thousands need no new announcement.
         """
         self.stands_at(position, source_end)
         known = self._recent_bytes / self._recent_offsets if self._recent_offsets else 0.0

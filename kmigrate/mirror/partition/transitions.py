@@ -1,7 +1,4 @@
-"""The transition table of a lane: the state that follows from each event. Pure.
-
-`lane` sends events and changes its state in no other way. The diagram in docs/mirror.md is printed from the table.
-"""
+"""The transition table of a lane, the only way to change its state, and origin of docs/mirror.md's diagram. Pure."""
 
 from __future__ import annotations
 

@@ -3,13 +3,11 @@
     unassigned ──▶ an owner ──▶ moving ──the owner has acted on the move and has released the partition──▶ new owner
                           └────────────────────── the owner is gone or silent ────────────────────────────▶
 
-Rules:
-A  The partition counts of any two members differ by at most 1. If they do already, nothing moves. Otherwise
-   only the minimum moves.
-B  A partition is taken from a live member in two steps, so that the old owner stops before the new owner begins.
-   The old owner announces two facts: the old owner has acted on an assignment that asks for the partition, and no
-   longer holds the partition. A partition of a gone or silent member is taken at once, as the lease is. This is safe,
-   because appends are compare-and-set, and brokers refuse holes of an older generation (V3).
+A  The partition counts of any two members differ by at most 1; only the minimum moves, or nothing.
+B  A partition is taken from a live member in two steps, so that the old owner stops before the new owner begins. The
+   old owner announces two facts: an assignment that asks for the partition was acted on, and the partition is no longer
+   held. A partition of a gone or silent member is taken at once, as the lease is. This is safe, because appends are
+   compare-and-set, and brokers refuse holes of an older generation (V3).
 C  No partition of a topic in a promote moves, because a fence holds producers.
 D  The generation grows with every assignment, and is above every earlier term of the lease.
 """
@@ -39,10 +37,9 @@ def next_assignment(
     pinned: Collection[str] = (),
     since: Mapping[Key, int] | None = None,
 ) -> AssignmentRecord:
-    """Return the next assignment, or `before` itself if nothing changes.
+    """Return the next assignment, or `before` itself if nothing changes; `since` is the result of `Releases.since`.
 
-    `members`: the processes that may own partitions. `wanted`: the number of partitions of each topic. `presences`:
-    those of the live processes. `pinned`: the topics of rule C. `since`: the result of `Releases.since`.
+    `members` may own partitions, `wanted` counts partitions by topic, `presences` are live, `pinned` is for rule C.
     """
     names = sorted(members)
     index = {name: number for number, name in enumerate(names)}
@@ -65,9 +62,8 @@ def next_assignment(
 class Releases:
     """The generation since which each moving partition has been asked of its present owner.
 
-    Only the holder of the lease writes assignments, and looks at each assignment before writing the next. So within a
-    term no assignment is missed between the first that asks for a partition and the newest. Under another term, every
-    move counts as asked by the newest assignment.
+    The lease's holder alone writes assignments, and looks at each before writing the next, so no first request is
+    missed within a term. Under another term, every move counts as asked by the newest assignment.
     """
 
     def __init__(self) -> None:

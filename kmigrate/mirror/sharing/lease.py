@@ -1,7 +1,7 @@
 """The choice of the process that maintains a link: a lease in the state log, held as long as its holder is heard.
 
-A lease is not a fence here: the holder's decisions are written by compare-and-set on the state that names the holder.
-The term continues from the newest assignment's generation, so that terms and generations only grow together (V3).
+A lease is no fence: the holder's decisions are compare-and-set on the state that names the holder. The term continues
+from the newest assignment's generation, so that terms and generations only grow together (V3).
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """The live mirror processes of a link: each process judges the others by its own clock, and itself more strictly.
 
-A process that has not been heard for the lease time counts as gone. Such a process may only have been stopped for a
-while. So a process relies on its own last presence only for a part of the lease time, counted from before the presence
-was sent. A process thus stops trusting its ownership before the others declare the process gone. A process that does
-not read its own presences cannot say that others are silent.
+A process that has not been heard for the lease time counts as gone, but may only have been stopped. So a process relies
+on its own last presence only for a part of the lease time, from before the presence was sent. A process thus stops
+before the others declare it gone. A process that does not read its own presences cannot call others silent.
 
-A process that is silent for that long may be replaced before its next presence. That presence does not reveal this,
-because the others' decisions are in the state log. So the process does the work of an owner only after reading the
-state log to the end. This read takes place long enough after the presence that every process that decides by then has
-heard the presence.
+A process that was silent for that long may be replaced, and only the state log tells so. So the process works as an
+owner only after reading the state log to the end, once every process that decides has heard its presence.
 """
 
 from __future__ import annotations
@@ -56,10 +53,9 @@ class Membership:
         self._announced = sent
 
     def sure(self) -> bool:
-        """Return whether no other process can have replaced this process, as far as clocks run evenly.
+        """Return whether no process can have replaced this process, as far as clocks run evenly; sleep counts.
 
-        The time in which this machine sleeps counts, because the others go on. The caller compares the owner that the
-        known state names. This method tells only whether that state may lack a replacement.
+        The caller compares the owner in the known state; this method tells whether that state may lack a replacement.
         """
         return self._back == -inf and boottime() - self._announced < self.sure_s
 

@@ -1,10 +1,7 @@
-"""Target topics while they are mirrored. The holder of the link's lease does most of this work.
-
-A topic is created, aligned, and kept in step with the source until its promote. Each mirror process records its own
-stopped partitions and direct writers.
+"""Target topics while they are mirrored: created, aligned, and kept in step with the source until their promote.
 
 activation         the preparation of a link before the first copy
-lease_holder       the work of the lease's holder
+lease_holder       the work of the lease's holder, which is most of this package's work
 topics             the target topic: created with the source's shape
 configs            configs of the target topic, relaxed while the topic is mirrored
 align              the target's log start
@@ -13,6 +10,6 @@ hiding             the wait for routers before fillers are written
 source_changes     partitions, configs and ACLs that follow the source
 acls               ACLs of mirrored topics and groups on the target
 patterns           topics and groups that match an expression of the link
-stops              stopped partitions, written into the topics' records
-direct_writer_log  direct writers, written into the state log
+stops              each process's stopped partitions, written into the topics' records
+direct_writer_log  each process's direct writers, written into the state log
 """

@@ -1,7 +1,6 @@
 """ACLs of mirrored topics and groups on the target, kept in step with the ACLs of the source (`model.acls`).
 
-An ACL is written into the topic's or group's record before it is created on the target. An ACL leaves the record only
-after it was deleted on the target. So the process that goes on after a crash knows which ACLs are kmigrate's.
+An ACL is recorded from before its creation to after its deletion, so that a crash leaves kmigrate's ACLs known.
 """
 
 from __future__ import annotations
@@ -97,11 +96,7 @@ class Difference:
 
 
 def difference(granted: Collection[Acl], wanted: Collection[Acl], present: Collection[Acl]) -> Difference:
-    """Return the changes that bring the target from its present ACLs to the wanted ACLs.
-
-    A wanted ACL that already stands and is not in `granted` was set by somebody else. kmigrate does not take over such
-    an ACL.
-    """
+    """Return the changes from the present to the wanted ACLs; a present ACL not in `granted` is somebody else's."""
     create = tuple(rule for rule in wanted if rule not in present)
     delete = tuple(rule for rule in granted if rule not in wanted)
     meanwhile = {*granted, *create}

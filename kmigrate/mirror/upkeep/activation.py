@@ -1,8 +1,7 @@
 """Preparation of a link before the copy: check both clusters, get producer ids, lengthen producer expiration.
 
-Every step is written to the state log before it takes effect. The producer ids are written exactly one time (append
-rule). The former `producer.id.expiration.ms` is written before the setting is raised, so that the process that ends the
-link can restore the setting (W1).
+Every step is in the state log before it takes effect. Producer ids are written exactly one time (append rule). The
+former `producer.id.expiration.ms` is kept, to be restored when the link ends (W1).
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ NOT_RAISED = f"{PRODUCER_EXPIRATION} is left as it is ([mirror] raise_producer_e
 async def activate(mirrored: MirroredLink) -> str:
     """Check and complete the link's record; return why the target forgets producers too early for pipelining, or ''.
 
-    If the settings say so, the target's `producer.id.expiration.ms` stays unchanged. A finished link copies nothing
-    more, so the mirror of a finished link does not raise the setting again.
+    The target's expiration stays unchanged if the settings say so, or if the link is finished and copies nothing more.
     """
     link, source, target = mirrored.record, mirrored.source, mirrored.target
     if link is None:
@@ -67,8 +65,7 @@ async def activate(mirrored: MirroredLink) -> str:
 def _to_restore(now: ConfigValue | None, state: State) -> str | None:
     """Return the default to restore once the last link ends: '' if none was set, None if there is nothing to raise.
 
-    If another link has raised the setting, that link's record holds the former value. Otherwise the present value is
-    the operator's own choice.
+    A link that raised the setting has the former value; otherwise the present value is the operator's own choice.
     """
     if now is None:
         return None

@@ -1,22 +1,19 @@
 """Alignment of the target's log start with the offset where the first mirrored record will stand (M4, A12).
 
-Fillers (batches of up to a million empty records) are appended by the same append rule as data. So a second aligner or
-a restart cannot append a filler twice. DeleteRecords then moves the log start behind the fillers. All of this happens
-before any client may use the topic. Each step is derived from the target's own log, and can be repeated after any
-crash.
+Fillers (batches of up to a million empty records) are appended by the append rule, so no aligner appends a filler
+twice. DeleteRecords then moves the log start behind the fillers, before any client may use the topic. Each step is
+derived from the target's own log, and can be repeated after any crash.
 
 A filler's timestamp is old, so that retention and look-ups by time see a segment with fillers as old as its records
-(T3). The timestamp may not be older than the target's memory of producers (V6).
+(T3), but not older than the target's memory of producers (V6).
 
-While a topic is mirrored, the target deletes nothing of its own accord. So the copy's log start follows the source's
-log start. Records that the source has deleted, by retention or DeleteRecords, are deleted from the copy, up to the
-copy's last record. The copy follows only after the source's log start was the same at two looks. So no reader of both
-clusters ever finds the copy's log start beyond the source's log start. If offsets are mapped, the offset map gives the
-target offset for the source's log start. A target log that still holds records from before the mirror is left
-unchanged.
+While a topic is mirrored, the target deletes nothing of its own accord. Records that the source has deleted, by
+retention or DeleteRecords, are deleted from the copy, up to the copy's last record, after two looks with the same
+source log start. So no reader of both clusters ever finds the copy's log start beyond the source's. If offsets are
+mapped, the map gives the target offset. A target log that still holds records from before the mirror is left unchanged.
 
-A log start inside a source batch (after DeleteRecords on the source, or from a timestamp) is also met exactly. The
-copier sends only the records of that batch from the log start on.
+A log start inside a source batch (after DeleteRecords, or from a timestamp) is met exactly: the copier sends the
+records from there on.
 """
 
 from __future__ import annotations
@@ -72,11 +69,7 @@ class Aligner:
         await self._cut(record.topic, starts)
 
     async def recheck(self, record: TopicRecord, before: Mapping[int, int]) -> Mapping[int, int]:
-        """Correct every log start and return the source's log starts of this look.
-
-        A broker may have forgotten a log start (W6), or the source's log start may have moved. `before` holds the
-        source's log starts of the last look.
-        """
+        """Correct log starts: a broker forgot (W6), or the source moved since `before`; return the source's starts."""
         source_starts = await self._at_source(record)
         if not record.mapped:
             await self._cut(record.topic, record.starts, source_starts)

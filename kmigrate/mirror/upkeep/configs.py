@@ -1,18 +1,16 @@
 """Topic configs on the target: the source's configs, relaxed while the topic is mirrored, exact from the promote on.
 
-While a topic is mirrored, the target must accept old records of any timestamp and size. Nothing may expire or be
+While a topic is mirrored, the target must accept old records of any timestamp and size, and nothing may expire or be
 compacted before the copy is complete (A6, A7, A8, A9). Promote restores the topic's own configs (`restore_configs`,
 `drop_configs` of the topic record).
 
-The source decides a replicated key, as with MirrorMaker 2. A value that is set on the source topic is set on the target
-topic. A key that is not set on the source topic is removed from the target topic. A key that is not replicated belongs
-to the target, and its value there stays. Four kinds of keys are never replicated: keys that name brokers (replica
-throttles), keys that need tiered storage, keys that a vendor added, and `unclean.leader.election.enable`, which is the
-target cluster's own decision. `config_exclude` names further keys.
+The source decides a replicated key, as with MirrorMaker 2: the source topic's value is set on the target topic, and a
+key without a value is removed there. Other keys keep the target's value. Keys that name brokers (replica throttles),
+need tiered storage or come from a vendor are never replicated, nor is `unclean.leader.election.enable`, the target's
+own decision. `config_exclude` names more.
 
-The source topic also inherits values from its brokers' configs and from the defaults of its Kafka version. Such a value
-is set on the target topic if the target's brokers would give another value that loses data or breaks clients
-(`carried_configs`).
+A value that the source topic inherits from its brokers or its Kafka version is set on the target topic if the target's
+brokers would give another value that loses data or breaks clients (`carried_configs`).
 """
 
 from __future__ import annotations
@@ -40,10 +38,7 @@ __all__ = [
 _MIN_SEGMENT = 1 << 20
 """Smallest segment size that Kafka 4 accepts (A15)."""
 _ROOM = 96 << 20
-"""Size limit of batches and segments while a topic is mirrored.
-
-Old batches may be larger than the source's present limits, and no batch is larger than its segment (A6).
-"""
+"""Batch and segment limit while mirrored: old batches may exceed present limits; a segment holds its batch (A6)."""
 _DIFFERENCE = "message.timestamp.difference.max.ms"
 """The single config of both time limits, until Kafka 4.0."""
 _TIME_LIMITS = ("message.timestamp.after.max.ms", "message.timestamp.before.max.ms")
@@ -62,10 +57,7 @@ _BROKER_NAMES = {
     "retention.bytes": "log.retention.bytes",
     "retention.ms": "log.retention.ms",
 }
-"""Topic configs that are carried, and their names among the broker configs.
-
-No client and no record depends on the other configs (segment sizes, flushes, compression). They only cost or save work.
-"""
+"""Carried topic configs and their broker config names; the others (segments, flushes, compression) only cost work."""
 _RETENTION_MS = {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
 """Three configs of the same time and their units: the first that is set applies; negative means for ever."""
 
@@ -129,11 +121,9 @@ def topic_defaults(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
 def own_configs(
     configs: Mapping[str, ConfigValue], seal: Seal | None = None, kept: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return a source topic's own configs.
+    """Return a source topic's own configs; `kept` holds the configs that the topic's record restores.
 
-    A size limit of 1 byte is the seal of a promote and not the topic's own limit. The former limit belongs to the
-    topic, if the topic's record still knows the former limit. `kept` holds the configs that the record restores. A seal
-    also hides the brokers' own limit.
+    A size limit of 1 byte is a promote's seal and hides the brokers' limit; a recorded former limit is the topic's own.
     """
     own = _set_on(configs)
     if own.get(SIZE_LIMIT) == SEALED_SIZE:
@@ -145,10 +135,7 @@ def own_configs(
 
 
 def carried_configs(configs: Mapping[str, ConfigValue], defaults: Mapping[str, str]) -> dict[str, str]:
-    """Return the values that a source topic inherits and that a target topic with these defaults would not have.
-
-    If the target wants more in-sync replicas than the source, the target's value stays, because that loses nothing.
-    """
+    """Return inherited values that these target defaults lack; more in-sync replicas there stay: no loss."""
     own = _set_on(configs)
     values = _both_limits({key: entry.value for key, entry in configs.items()})
     carried = {key: values[key] for key in _BROKER_NAMES if key in values and key not in own}
@@ -178,11 +165,10 @@ def target_configs(
     known: Collection[str] = (),
     before: Mapping[str, str] | None = None,
 ) -> Configs:
-    """Return the configs of the target topic, from the topic's own configs after the promote.
+    """Return the configs of the target topic, from its own (set or carried) configs after the promote.
 
-    The topic's own configs are those set on the source topic and the carried configs. `exclude` holds expressions of
-    keys that are not replicated. `known` holds all keys that the target has (empty: all). `before` holds the former
-    values of the other keys on the target topic, which promote restores.
+    `exclude`: expressions of keys that are not replicated. `known`: all keys of the target (empty: all). `before`: the
+    other keys' former values on the target topic, which promote restores.
     """
     relaxed = {key: value for key, value in _WHILE_MIRRORING.items() if not known or key in known}
     keys = replicated(exclude, known)
@@ -202,10 +188,9 @@ def target_configs(
 
 
 def as_found(own: Mapping[str, str], restore: Mapping[str, str], drop: Collection[str]) -> dict[str, str]:
-    """Return the configs that were set on a target topic before the mirror relaxed them.
+    """Return the configs that were set on a target topic before the mirror relaxed them, maybe in an earlier try.
 
-    An earlier try may already have relaxed the topic. The topic's record then holds the former values. A value that is
-    not the mirror's relaxed value was set by somebody else.
+    The topic's record holds the former values. A value that is not the mirror's relaxed value was set by somebody else.
     """
     relaxed = {key for key, value in own.items() if value == _RELAXED.get(key) and (key in restore or key in drop)}
     kept = {key: value for key, value in own.items() if key not in relaxed}

@@ -1,9 +1,8 @@
 """Writes the direct writers of mirrored topics into the state log, so that a restart forgets none.
 
-A new writer, and a pause that is longer than the known pause, are written within a second or two. Everything else
-waits: a topic's record is written again after `_SELDOM_S`, or after `_SOON_S` while the topic is being promoted. A
-process writes at most one record every `_LOOK_S`, whatever the number of topics. Several processes may copy partitions
-of the same topic. Each process adds its batches to the record.
+A new writer, and a pause longer than the known pause, are written within a second or two. Everything else waits for
+`_SELDOM_S`, or for `_SOON_S` during a promote. A process writes at most one record every `_LOOK_S`. Several processes
+may copy partitions of the same topic; each process adds its batches to the record.
 """
 
 from __future__ import annotations

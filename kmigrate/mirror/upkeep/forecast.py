@@ -1,8 +1,7 @@
 """Forecast of a partition's copy before anything is written: identical or mapped offsets, holes, bytes.
 
-A short log is read to its end (batch headers only), and its figures are exact. Only a few stretches of a long log are
-read. Its holes are then "at least" the holes that were seen, and its bytes are estimated from the bytes of the
-stretches.
+A short log's batch headers are read to the end, for exact figures. A long log is read in a few stretches: its holes are
+"at least" the holes seen, and its bytes are estimated from the stretches' bytes.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ _ANY_GAP = 1 << 62
 _AT_ONCE = 16
 """Number of partitions that are probed for gaps at the same time."""
 _MOST_PROBES = 2_000
-"""Maximum number of probes for a topic that is not compacted now.
-
-Each probe makes the source read a batch from its disks, perhaps a batch of last year.
-"""
+"""Maximum number of probes for a topic not compacted now; each makes the source read from disk, perhaps last year's."""
 _HOLE_S = 0.002
 """Seconds that broker and mirror take for a run of holes, beside two round trips (`make bench-holes`)."""
 _HOLES_RATE = 2_000
@@ -42,11 +38,7 @@ _HOLES_RATE = 2_000
 async def why_mapped(
     source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int], *, compacted: bool
 ) -> str:
-    """Return the reason why `auto` cannot give a topic identical offsets; '' if there is no reason.
-
-    Gaps stay when a topic is no longer compacted. So gaps are looked for in such a topic, too, unless its logs are
-    long.
-    """
+    """Return why `auto` cannot give identical offsets, or ''; gaps of former compaction count unless logs are long."""
     for partition, start in starts.items():
         if start > settings.align_limit:
             return f"partition {partition} begins at {start}; padding ends at {settings.align_limit}"

@@ -15,10 +15,7 @@ _PATIENCE_S = 5.0
 
 
 async def wait_hidden(log: StateLog, topic: str, epoch: int) -> None:
-    """Wait until every registered router follows the state of `epoch`, in which partitions of a topic are not ready.
-
-    Raise Unreachable if a router does not report that state: its clients would read fillers.
-    """
+    """Wait until every router hides the topic (state `epoch`); else raise Unreachable: clients would read fillers."""
     missing: list[RouterRecord] = []
 
     def all_follow(state: State) -> bool | None:

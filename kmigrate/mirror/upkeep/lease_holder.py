@@ -2,8 +2,7 @@
 
     initialising ──▶ aligning ──▶ mirroring ──▶ assigned ──▶ … as the state log asks
 
-Every step is derived anew from the state log and the target's own logs, so another process continues where this process
-stopped. Nothing is copied here: this process's own share is copied by `engine`, as in every process.
+Every step is derived from the state log and the target's logs, so another process can continue. `engine` copies.
 """
 
 from __future__ import annotations
@@ -198,10 +197,9 @@ class LeaseHolder:
         return {topic_key(self._link.name, topic) for topic in self._working}
 
     def _cancel_forgotten(self, state: State) -> None:
-        """Stop aligning forgotten topics, and drop their problems.
+        """Stop aligning forgotten topics, and drop their problems; let a topic that is being created be created.
 
-        A topic that is being created is created to the end. Nobody can call a CreateTopics request back, and the
-        topic's record then holds the configs to restore.
+        Nobody can call a CreateTopics request back, and the topic's record then holds the configs to restore.
         """
         known = {record.topic for record in state.topics(self._link.name)}
         for topic in self._working.keys() - known:
@@ -263,8 +261,7 @@ class LeaseHolder:
         async def note(configs: Configs) -> bool:
             """Write the configs to restore into the record; return False if another process was faster.
 
-            If this process dies, the next process finds the topic relaxed. The next process must not take the relaxed
-            configs for the topic's own.
+            If this process dies, the next must not take the relaxed configs for the topic's own.
             """
 
             def noted(current: TopicRecord) -> TopicRecord | None:
@@ -305,11 +302,10 @@ class LeaseHolder:
         await self._link.change_topic(record.topic, aligned)
 
     async def _recheck(self, record: TopicRecord) -> None:
-        """Correct log starts again and again while mirroring (W6).
+        """Correct log starts again and again: a broker that is killed within a minute may forget a log start (W6).
 
-        A broker that is killed within a minute may forget a log start. If the leader has moved or is away, the log
-        start is unknown, and the copying process reports that trouble. So the leader is only asked again soon. A noted
-        problem would delay a promote until the next look, even behind its fence.
+        With the leader moved or away, the log start is unknown, and the copying process reports that. So the leader is
+        only asked again soon: a noted problem would delay a promote until the next look, even behind its fence.
         """
         soon = _RETRY_S
         source_starts: Mapping[int, int] = {}

@@ -1,7 +1,7 @@
 """Picks up topics and groups of the source that match an expression of the link and are not mirrored yet.
 
-A topic or group that already exists on the target under such a name is not taken over unless a person names that topic
-or group. Otherwise routers would at once cut off the clients that use it there. A note reports the name.
+A topic or group that already exists on the target is not taken over, but noted, unless a person names it. Otherwise
+routers would at once cut off the clients that use it there.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Upkeep of target topics while they are mirrored: partitions, configs and ACLs follow the source.
 
-A round compares the present state of both clusters. Only the topic's record keeps facts from round to round, so another
-process continues where this process stopped. Rules:
+A round compares both clusters. Only the topic's record keeps facts between rounds, so another process can continue.
 
-A  Partitions are created on the target first. The record grows after that, and with the record the set of copied
-   partitions.
+A  Partitions are created on the target first; then the record grows, and with the record the set of copied partitions.
 B  The source decides replicated configs and the ACLs that kmigrate made (`configs`, `model.acls`).
-C  A topic in a promote gets a last round, and the promote waits for its report (`Upkept`). So the promote puts the
-   newest configs and ACLs in force, and no round comes after that.
-D  A failure concerns only its topic, its group or its new names. The failure is reported, and the round continues
-   with the others.
+C  A topic in a promote gets a last round, and the promote waits for its report (`Upkept`). So the newest configs and
+   ACLs are in force, and no round comes after that.
+D  A failure concerns only its topic, its group or its new names; the failure is reported, and the others go on.
 """
 
 from __future__ import annotations
@@ -260,8 +257,7 @@ class Upkeep:
     async def _gone_for(self, record: TopicRecord, seen: _Seen) -> float | None:
         """Return the seconds since the topic was first found gone on the source; None if the topic is there.
 
-        `topic forget` waits until this time exceeds the delivery timeout: until then, a producer without an answer may
-        repeat its last write.
+        `topic forget` waits out the delivery timeout: until then a producer may repeat its last, unanswered write.
         """
         key = record.topic, record.since_ms
         if seen.source is not None or await self._link.source.find_topic(record.topic) is not None:
@@ -290,10 +286,7 @@ class Upkeep:
         )
 
     async def _write(self, record: Kept, changed: Kept) -> Kept:
-        """Replace `record` by `changed`, unless the record has changed meanwhile.
-
-        The record is checked even if nothing changes, because the next change on the cluster follows from the record.
-        """
+        """Replace `record` unless it has changed; check even an equal record, because the cluster follows it."""
         state = self._link.state
         if changed != record:
             state = await self._link.log.append(
@@ -385,8 +378,7 @@ class Upkeep:
     async def _put_back_late(self, record: TopicRecord) -> None:
         """Restore the configs of a topic that was promoted or forgotten while this round changed its configs.
 
-        The target's controller may have delayed the change until another process led the link, and nobody would look at
-        the topic again.
+        The controller may have delayed the change until another process led, and nobody would look again.
         """
         state = await self._link.log.read_to_end()
         now = state.topic(self._link.name, record.topic)

@@ -56,8 +56,7 @@ class TopicMaker:
     async def prepare(self, record: TopicRecord, note: Callable[[Configs], Awaitable[bool]]) -> Prepared | None:
         """Create or adopt the target topic; raise Refused if a topic stands there that the mirror may not fill.
 
-        `note` records the topic's new configs and its own configs before anything of the topic is changed. If `note`
-        reports that another process has made the topic meanwhile, the target stays unchanged and the result is None.
+        `note` records new and own configs before any change. If another process was faster, return None with no change.
         """
         topic = record.topic
         info, cluster = await self._clusters.source.topic(topic), self._clusters.source.settings

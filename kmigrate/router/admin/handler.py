@@ -3,18 +3,14 @@
 For mirrored topics and for groups that follow, the router answers what their sources would say, or refuses a change
 until the promote. Everything else goes to the target. No request is held.
 
-A topic is created for a client if no source has a topic of that name that is not mirrored yet (D11). After such a
-creation mirroring could not begin any more: the topic would then exist at the target with data that would be nowhere
-else.
+A topic is created for a client if no source has a topic of that name that is not mirrored yet (D11). After any other
+creation mirroring could not begin any more: the target's topic would have data that is nowhere else.
 
-A Metadata request may ask the broker to create unknown topics. The router first asks without creation. If the answer
-lacks a topic that the client would have had created, the router asks the sources for that topic. Topics that no source
-has are then requested separately, as the client asked, and the two answers are merged.
-
-For a CreateTopics request the router asks the sources at once. If a source has the topic, the creation is only tried
-(validate only). The target then reports its own objections, first of all that the topic exists there, too. If the
-target could create the topic, the router refuses with the reason. Topics that no source has are created as the client
-asked, and the answers are merged.
+A Metadata request may ask the broker to create unknown topics. The router first asks without creation, and asks the
+sources for the topics that the answer lacks. For a CreateTopics request the router asks the sources at once. If a
+source has the topic, the creation is only tried (validate only). The target then reports its own objections, first of
+all an existing topic. Without any, the router refuses with the reason. Topics that no source has are requested
+separately, as the client asked, and the two answers are merged.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Handles a client's Fetch requests: passes them, or answers from requests asked ahead (`read_ahead`).
 
 A large answer whose turn has come passes while it arrives; every other answer passes when it is whole. Requests of a
-fetch session pass one at a time, each when the request before is answered, as at a broker. Later requests on the
-connection never overtake a request that may still have to be sent.
-
-While any partition is unready (`shared.aligning_partitions`), the router awaits answers whole, so that it can cut
-unready partitions out. Requests ask for less meanwhile, so that whole answers take little memory.
+fetch session pass singly, as at a broker. Later requests never overtake a request that may still have to be sent. While
+any partition is unready (`shared.aligning_partitions`), the router awaits whole answers to cut out unready partitions.
+Requests ask for less meanwhile, so that whole answers take little memory.
 """
 
 from __future__ import annotations
@@ -120,7 +118,6 @@ class FetchHandler:
         whole: bool = False,
     ) -> None:
         """Send `sent` to the target in place of the client's `frame`; `followed`: as part of the client's session."""
-
         since = self._shared.table.epoch
         if self._shared.aligning.concerns(since):
             cap_bytes(sent, head.version, head.body, _MOST_WHILE_UNREADY)

@@ -1,15 +1,11 @@
 """Answers ListOffsets with log ends that are never before a write acknowledged to the router's clients.
 
 A source acknowledges a write to a mirrored topic, and the copy is at the target milliseconds later. A client takes the
-log end for all records that there are. Kafka Streams restores a store up to there and goes on with the store for good.
-Connect takes the newest of its own positions up to there. Spark calls an end that has gone back data loss.
-
-So the router asks the target once the target's copy has what the source had when the client asked. If the copy does not
-get there in a moment, the client gets the copy's present end. For a while the client then does not wait again, because
-monitors ask for one partition after another. Other clients still wait: no client's request changes another client's
-answer.
-
-A look-up by time depends on the end, too, and `shared.time_lookups` corrects the target's answer.
+log end for all records that there are. Kafka Streams restores a store up to there for good. Connect takes the newest of
+its own positions up to there. Spark calls an end that has gone back data loss. So the router asks the target once the
+copy has what the source had when the client asked. If the copy does not get there in a moment, the client gets the
+copy's present end. Only this client then does not wait again for a while, because monitors ask for one partition after
+another. `shared.time_lookups` corrects look-ups by time, which depend on the end, too.
 """
 
 from __future__ import annotations

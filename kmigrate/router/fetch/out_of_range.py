@@ -1,15 +1,12 @@
 """Makes readers repeat a fetch where the target's copy of a mirrored topic has not reached their position.
 
 Members of groups get committed offsets that the copy has not reached (`groups.handler`, B). Flink, Spark and sinks
-bring positions of their own. A broker answers OFFSET_OUT_OF_RANGE (1) to a position beyond the log's end. The reader
-would then begin anew at an end of the log, as `auto.offset.reset` says. A broker gives the same answer to a position
-before the log's start, and does not say which applies.
-
-So the router answers NOT_LEADER_OR_FOLLOWER (6) instead, and every client repeats the fetch from its position. Once the
-copy has everything that the source had at the first such answer, OFFSET_OUT_OF_RANGE is true and passes.
-
-While the router looks up log ends, the answer waits for a moment at most: otherwise the client would repeat the request
-without a pause. An answer with records of any partition does not wait, so a lagging partition does not hold up others.
+bring positions of their own. A broker answers OFFSET_OUT_OF_RANGE (1) both beyond the log's end and before its start.
+The reader would then begin anew at an end of the log, as `auto.offset.reset` says. So the router answers
+NOT_LEADER_OR_FOLLOWER (6), and every client repeats the fetch from its position. Once the copy has everything that the
+source had at the first such answer, OFFSET_OUT_OF_RANGE is true and passes. The answer waits a moment at most for the
+look-up of log ends, so that the client pauses. An answer with records of any partition does not wait: a lagging
+partition does not hold up others.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Consumer groups that follow: members at the router are members of the source's group until the promote.
 
-`handler` sends classic group requests to the source's coordinator, `heartbeats` those of the new protocol
-(KIP-848). If the copy has not reached a committed offset, the version of OffsetFetch decides about the answer.
-
-    handler      classic group requests, committed offsets, and the promote of a group
-    heartbeats   ConsumerGroupHeartbeat: topic ids of each cluster, and how a promote makes members join anew
-    coordinator  the client's connections to group coordinators of a source
-    trials       trial joins: whether the target would let each member in
+handler      classic group requests, committed offsets, and the promote of a group
+heartbeats   ConsumerGroupHeartbeat (KIP-848): topic ids of each cluster, and how a promote makes members join anew
+coordinator  the client's connections to group coordinators of a source
+trials       trial joins: whether the target would let each member in
 """

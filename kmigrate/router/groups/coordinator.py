@@ -114,10 +114,7 @@ class GroupCoordinatorClient:
         return asked.in_client_version(answer)
 
     def knows(self, request: GroupRequest) -> bool:
-        """Return whether the coordinator is known.
-
-        If so, requests reach the coordinator, or are lost, in the order in which they are sent.
-        """
+        """Return whether the coordinator is known; if so, requests reach it in the order of sending, or are lost."""
         return request.group_at_link in self._coordinators
 
     def send(self, request: GroupRequest, message: Message) -> None:

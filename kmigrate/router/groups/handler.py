@@ -1,15 +1,16 @@
 """Handles groups that follow, for one client connection: moved members are members of the source's group (M13).
 
 A member finds the group's coordinator at the router's address. Requests go on to the source's coordinator, so that
-members that have moved and members that have not form a single group. Lettered rules:
+members that have moved and members that have not form a single group. Heartbeats of the new protocol (KIP-848) have
+rules of their own (`groups.heartbeats`); a group may have members of both protocols. Lettered rules:
 
 A  No leader epoch passes in either direction (C1, V5).
-B  A client with OffsetFetch version 7 or later gets each committed offset, even if the target's copy has not reached
-   that offset: such clients repeat a fetch beyond the copy's end (`fetch.out_of_range`). The request waits for the copy
-   for a tenth of a second at most, so that a lagging partition does not hold up the others. Below version 7 the request
-   waits longer, and the client is then told to ask again (14).
-C  If the offsets of a topic differ between the clusters, the topic's committed offsets are neither returned nor stored:
-   the client is told to ask again (14).
+B  A client with OffsetFetch version 7 or later gets each committed offset, even beyond the target's copy: such clients
+   repeat a fetch beyond the copy's end (`fetch.out_of_range`). The request waits for the copy for a tenth of a second
+   at most, so that a lagging partition does not hold up the others. Below version 7 the request waits longer, and the
+   client is then told to ask again (14).
+C  If the offsets of a topic differ between the clusters, its committed offsets are neither returned nor stored: the
+   client is told to ask again (14).
 D  While the group is promoted (`rejoining`), its members must join anew. Heartbeats are answered with a rebalance, a
    rebalance in progress is started again, and joins are held here. The source never gets these joins, so the generation
    there stays the same and commits are still accepted. The router sends the heartbeats of members with a held join.
@@ -18,18 +19,14 @@ E  Once the group is frozen, nothing reaches the source. When the group opens, a
    keeps the partitions that it reads. The former member is taken out of the source's group.
 F  If a source's coordinator cannot be asked, the answer is NOT_COORDINATOR: clients find the coordinator anew and
    repeat the request. A commit is tried again for a while, and later commits wait. librdkafka keeps commits back
-   without a word while its coordinator is away, but reports a commit that a coordinator refuses to its application. An
-   OffsetFetch is tried again, too, and the answer never has error 15 or 16. After these errors librdkafka does not ask
-   again, and reads none of the partitions until they are assigned anew (librdkafka issue 5586). After the source's own
-   errors 14 and 88 (UNSTABLE_OFFSET_COMMIT) the router asks again for as long. Then the client is told to ask again,
-   with the error that its request version knows (`wire.groups`).
+   silently while its coordinator is away, but reports a commit that a coordinator refuses to its application. An
+   OffsetFetch is tried again, too, and never answered 15 or 16. After these errors librdkafka does not ask again, and
+   reads none of the partitions until they are assigned anew (librdkafka issue 5586). After the source's own errors 14
+   and 88 (UNSTABLE_OFFSET_COMMIT) the router asks again for as long. Then the client is told to ask again, with the
+   error that its request version knows (`wire.groups`).
 G  A commit below the committed offset is refused if this router has answered the last request for that offset without
    the offset (`shared.pending_positions`). The commit is compared with the source's committed offset at that moment. So
-   an operator's reset may go back, and so may a consumer's seek after an answer, and a consumer that never asks for
-   committed offsets.
-
-Heartbeats of the new protocol (KIP-848) have rules of their own (`groups.heartbeats`); a group may have members of both
-protocols.
+   an operator's reset may go back, and so may a consumer's seek after an answer, and a consumer that never asks.
 """
 
 from __future__ import annotations
@@ -77,10 +74,7 @@ __all__ = ["GroupHandler"]
 _BEAT_S = 1.0
 """Time between two heartbeats for a member with a held join; brokers expel no member in less than six seconds."""
 _TRIED_S = 20.0
-"""Time for which a commit or an OffsetFetch is tried.
-
-A cluster may take 18 s to find a broker dead, and clients wait 30 s for an answer.
-"""
+"""Time for which a commit or OffsetFetch is tried: a broker's death may take 18 s to find, and clients wait 30 s."""
 _AGAIN_S = 0.25
 _COPY_S = 0.1
 """Longest wait of an OffsetFetch for the copy, if the client may get a committed offset beyond the copy."""
@@ -129,10 +123,7 @@ class GroupHandler:
         }
 
     def answer(self, head: RequestHead, request: Message) -> Conversation[Message]:
-        """Answer a request in which at least one group follows.
-
-        Each group that follows is asked about once at its source, all other groups together at the target.
-        """
+        """Answer a request with groups that follow: each once at its source, all others together at the target."""
         followed, groups = self._shared.table.followed, groups_of(request)
         route = followed.get(groups[0])
         if len(groups) == 1 and route is not None:
@@ -218,10 +209,7 @@ class GroupHandler:
         return beat.error(Code.REBALANCE_IN_PROGRESS) if rejoins else answer
 
     def _describe(self, request: GroupRequest) -> Conversation[Message]:
-        """Describe a group of the new protocol.
-
-        Before Kafka 4.0 no such group exists; a client that learns so asks for a group of the classic protocol.
-        """
+        """Describe a group of the new protocol. Before Kafka 4.0 none exists; clients then ask for a classic group."""
         if self._shared.backend.source_version(request.link, ApiKey.CONSUMER_GROUP_DESCRIBE) < 0:
             return request.error(Code.GROUP_ID_NOT_FOUND)
         return with_target_names((yield from self._coordinator.ask(request)), self._shared.ids)
@@ -236,10 +224,7 @@ class GroupHandler:
     # commits (rules F and G)
 
     def _commit(self, commit: GroupRequest) -> Conversation[Message]:
-        """Commit at the source; the commit counts as in flight until its outcome is known, even if the client is gone.
-
-        Deletions of groups and of committed offsets are commits, too.
-        """
+        """Commit or delete at the source; in flight until the outcome is known, even if the client is gone."""
         if commit.head.api_key not in DELETES:
             commit.request = without_epochs(commit.request)
         if commit.head.api_key == ApiKey.OFFSET_COMMIT:
@@ -284,10 +269,7 @@ class GroupHandler:
         return (yield from turn)
 
     def _forward(self, commit: GroupRequest) -> Conversation[Message | None]:
-        """Send a commit to the source's coordinator, after the comparison that rule G may demand.
-
-        None: the commit is to be tried again.
-        """
+        """Send a commit to the source's coordinator, after the comparison that rule G may demand; None: try again."""
         wanted = {} if commit.head.api_key in DELETES else committed_in(commit.request)
         of_member = commit.head.api_key != ApiKey.OFFSET_COMMIT or bool(commit.member_id)
         pending, now = self._shared.pending_positions, self._client.now()
@@ -324,10 +306,7 @@ class GroupHandler:
         return commit.error(Code.UNKNOWN_MEMBER_ID if modern else Code.ILLEGAL_GENERATION)
 
     def _try_deferred(self) -> None:
-        """Try deferred commits one at a time, so that no committed offset goes back (F).
-
-        None is tried once the group is frozen (E).
-        """
+        """Try deferred commits one at a time, so that no offset goes back (F); none once the group is frozen (E)."""
         while self._deferred and self._trying is None and self._client.now() >= self._again_at:
             commit, turn = self._deferred.popleft()
             route = self._route(commit)

@@ -3,23 +3,22 @@
 Heartbeats go to the source's coordinator like all requests of such groups (`groups.handler`). Topics have different ids
 on the two clusters. Lettered rules:
 
-A  A member is not told of assigned topics that must not be read at the target (`topic_ids`). The member is told once
-   they may be read. A member's assignment may have come through another connection or router, so that this router has
-   not seen the assignment. Then the member must send a full heartbeat (with all fields), once. Otherwise nobody would
-   know what is withheld from the member, and the member would never be told.
+A  A member is told of an assigned topic only once the topic may be read at the target (`topic_ids`). This router may
+   not have seen the assignment, made through another connection or router. Then the member must send a full heartbeat
+   (with all fields), once. Otherwise nobody would know what is withheld, and the member would never be told.
 B  While the group is promoted, the answer to a heartbeat tells each member to own nothing any more, whatever the source
    says. The member commits what was read, gives all partitions back, and reports so in a heartbeat. Meanwhile
-   heartbeats go to the source, including this report. The source reads the owned partitions only while the source waits
-   for the member to give some back. So the member stays a member there, and commits still reach the source. A member
-   that has given everything back waits for the others. So all members must first send heartbeats more often, for as
-   long as their former interval, and go on reading. Members of a group in transactions do the same. Before they give
-   partitions back, they commit their work in progress in a transaction.
+   heartbeats go to the source, including this report: the source reads the owned partitions only while it waits for the
+   member to give some back. So the member stays a member there, and commits still reach the source. A member that has
+   given everything back waits for the others. So all members must first send heartbeats more often, for as long as
+   their former interval, and go on reading. Members of a group in transactions do the same; before they give partitions
+   back, they commit their work in progress in a transaction.
 C  A member that owned nothing before has nothing to report: the answer is NOT_COORDINATOR (16), after which clients
-   send a full heartbeat. A member that was told of partitions a moment ago may be about to take them, and an empty
+   send a full heartbeat. A member that was told of partitions a moment ago may be about to take them, so an empty
    report is not believed at once.
-D  A member that joins while the group is promoted waits, like a member that has given everything back. No join reaches
-   the source meanwhile: the router answers COORDINATOR_LOAD_IN_PROGRESS (14), and the member joins again.
-E  If a promote is given up, the next heartbeat is answered as in C, and the full heartbeat gets the source's own
+D  A member that joins while the group is promoted waits, like a member that has given everything back: the router
+   answers COORDINATOR_LOAD_IN_PROGRESS (14), and the member joins again. No join reaches the source meanwhile.
+E  If a promote is given up, the next heartbeat is answered as in C, and the full heartbeat gets the source's
    assignment.
 F  Once the group is open, the target does not know the members, and says so (25). They join there as new members, at
    once and without an error to the application, because there is nothing to lose. For a while they go on sending
@@ -75,10 +74,7 @@ class _Member:
     asked: bool = False
     """True once the member had to send a full heartbeat, because this router did not know the assignment."""
     emptied_at: float = _LONG_AGO
-    """Time when the member was told to own nothing, or last had to send a full heartbeat (rule C), in a promote.
-
-    The time is forgotten when that promote no longer concerns the member.
-    """
+    """Time when the promote told the member to own nothing, or last to send a full heartbeat (C); reset afterwards."""
     done: bool = False
     """True once the member has reported since that no partition is owned."""
 
@@ -229,10 +225,7 @@ class HeartbeatHandler:
         return sooner(answer) if gathering else answer
 
     def _all_hear_at(self, beat: GroupRequest, answer: Message) -> float:
-        """Return the time by which every member, at any router, has sent a heartbeat since the group gathers.
-
-        From then on all members send heartbeats often.
-        """
+        """Return when every member of all routers has sent a heartbeat while gathering; then all send them often."""
         since = self._shared.followers.gathering(beat.group, self._client.now())
         return since + float(answer.heartbeat_interval.total_seconds())
 

@@ -3,11 +3,9 @@
 A  A trial join changes nothing at the target (`wire.trials`). The trial goes through the member's own connection, so
    the target judges the member's own name and rights.
 B  A trial is made when a member joins, and again when the promote of its group begins. After a refusal, or an answer
-   that says nothing, the member's first request after two seconds makes the next trial. So a right that was granted
-   counts.
+   that says nothing, the member's first request after two seconds makes the next trial, so a granted right counts.
 C  While a trial has no answer, the router's report says so (`GroupReport.trials`), and the promote waits.
-D  After the promote the answers to the joins themselves count. A refusal is told until the client is let in, for ten
-   minutes at most.
+D  After the promote the joins' own answers count. A refusal is told until the client is let in, ten minutes at most.
 """
 
 from __future__ import annotations
@@ -62,10 +60,7 @@ class TrialJoins:
         self._known: dict[_Key, _Trial] = {}
 
     def take(self, head: RequestHead, request: Message, group: str) -> None:
-        """Look at a request of a group: note a member that joins, and make the trials that are due.
-
-        Trials are made at requests of the client alone: in the middle of a login the target takes nothing else.
-        """
+        """Note a joining member; make due trials, at requests alone: amid a login the target takes nothing else."""
         if head.api_key in JOINING and says_subscription(request) and int(getattr(request, "member_epoch", 0)) >= 0:
             self._note(head, request, (group, head.client_id or ""))
         for key, trial in list(self._known.items()):

@@ -162,10 +162,9 @@ class Clusters:
         return self._target_versions
 
     def follow(self, state: State, table: RoutingTable) -> None:
-        """Open the sources of all links, and read the leaders of topics that are or will be forwarded.
+        """Open the sources of all links, close those of gone links, and read the leaders of topics (to be) forwarded.
 
-        The sources of links that are gone are closed. A new link's requests must not go to the source of an earlier
-        link. A source that was switched off would be tried again as long as the router lives.
+        A new link's requests must not go to an earlier link's source. A source switched off would be tried forever.
         """
         self._unfinished = tuple(link.name for link in state.links() if not link.finished_ms)
         uuids = {link.name: link.uuid for link in state.links()}
@@ -420,8 +419,7 @@ class Clusters:
     async def _producer_mark(self, topic: str, partition: int, producer_id: int) -> ProducerMark | None:
         """Ask until the target's log answers; return None after the time limit.
 
-        The marker of an abort leaves a producer without a sequence in the log (W4): the producer is listed, but the log
-        holds no record of it.
+        An abort's marker leaves a producer without a sequence in the log (W4): listed, but without a record.
         """
         key, deadline = (topic, partition), monotonic() + _LONGEST_ASKED_S
         try:

@@ -1,8 +1,7 @@
 """Wait until the target's copy reaches offsets that a group, or a log's end, has on the source.
 
-A reader beyond the copy's end has to fetch there again and again (`fetch.out_of_range`). The mirror is milliseconds
-behind as a rule, so a short wait spares most readers that. Clients with OffsetFetch below version 7 are told no
-committed offset before the copy has reached that offset (`groups.handler`, rule B).
+A reader beyond the copy's end repeats its fetch (`fetch.out_of_range`); a short wait spares most readers that, because
+the mirror is milliseconds behind as a rule. OffsetFetch below version 7 waits for the copy (`groups.handler`, rule B).
 """
 
 from __future__ import annotations

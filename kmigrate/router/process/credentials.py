@@ -56,10 +56,7 @@ class Credentials:
             _log.warning("the listeners keep their certificate: %s", error.what)
 
     async def look(self) -> None:
-        """Look at the table's files once.
-
-        Reading a table of thousands takes a while, and other clients are served meanwhile.
-        """
+        """Look at the table's files once; reading thousands takes a while, and other clients are served meanwhile."""
         if self._read is None:
             return
         before, self._seen = self._seen, await asyncio.to_thread(stamps_of, self._access.files)

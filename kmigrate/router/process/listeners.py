@@ -4,9 +4,8 @@ Each client connection has a single upstream per broker. So TCP keeps the order 
 do not affect each other. A broker's quotas and limits see a connection per client (D13).
 
 Back-pressure: reading from a client pauses while an upstream of the client accepts no more, or too much waits for
-answers, or the client does not read. Reading from the target pauses while the client does not read. Both resume
-afterwards. A source is always read: source answers are short and no more than the client has asked for, and a promote
-waits for them.
+answers, or the client does not read. Reading from the target pauses while the client does not read. A source is always
+read: its answers are short, no more than the client has asked for, and a promote waits for them.
 """
 
 from __future__ import annotations
@@ -142,10 +141,9 @@ class ClientConnection(ClientLink):
             self._deadline.cancel()
 
     def look_up(self) -> None:
-        """Close the connection if a newer table no longer has the client, and nobody but the table judges the client.
+        """Close the connection if a newer table no longer has a client that the table alone judges.
 
-        Otherwise an open connection goes on unchanged. The newer table holds for the next connection, and for the next
-        login.
+        Otherwise the newer table holds only for the next connection, and for the next login.
         """
         identity = self._identity
         if self._ended or identity is None or identity is NOBODY:
@@ -340,8 +338,8 @@ class ClientConnection(ClientLink):
 
     def _target_ended(self, why: str) -> None:
         if self._target is not None and not self._target.owed and self._asks_sources:
-            # Brokers end idle connections. A client that is cut off within a write, and has no idempotence, would write
-            # twice. So the client still gets the answers of sources.
+            # Brokers end idle connections. A client without idempotence, cut off within a write, would write twice.
+            # So the client still gets the answers of sources.
             self.session.cut_off()
             return
         if self._target is not None and self._target.distrust and not self._ended:
@@ -389,10 +387,7 @@ class ClientConnection(ClientLink):
         upstream.send(parts, correlation, lambda outcome: self._guard(done, self._believed(outcome)))
 
     def _believed(self, outcome: Outcome) -> Outcome:
-        """Return a source's answer, unless this process was paused while the request was in flight.
-
-        After such a pause, nobody gets the answer.
-        """
+        """Return a source's answer, unless this process was paused while the request was in flight."""
         if not self._shared.stood_still():
             return outcome
         self.reset()
@@ -402,10 +397,7 @@ class ClientConnection(ClientLink):
         return (self._identity or NOBODY).at(settings) if settings is not None else PLAINTEXT
 
     def _refusal(self, link: str, settings: ClusterSettings | None) -> str:
-        """Return why this client's writes cannot go to a link's source.
-
-        A refused login is not tried again within a second.
-        """
+        """Return why a client's writes cannot go to a source; a refused login is not repeated within a second."""
         when, why = self._refusals.get(link, (float("-inf"), ""))
         if why and monotonic() - when < _LOGIN_PAUSE_S:
             return why
@@ -478,10 +470,7 @@ class ClientConnection(ClientLink):
             self._shared.backend.say(f"closing the connection of {self.stream.peer}: {reason}")
 
     def retire(self) -> None:
-        """Read no more from the client, and close the connection when all requests are answered.
-
-        The client then sees the end of a connection without requests in flight, which no client family reports.
-        """
+        """Read no more, and close once all requests are answered: no client family reports such an end."""
         self._retiring = True
         self.stream.pause_reading()
         self.session.leave()

@@ -1,7 +1,6 @@
 """Listeners of a router: bootstrap, one for each target broker, and one for the clients of each other router.
 
-Some clients never go back to their bootstrap address. So a restarted router binds each listener to the same port,
-unless another program has taken that port.
+Some clients never go back to their bootstrap address. So a restarted router binds the same ports, unless taken.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ _FALLBACKS = 64
 """Maximum listeners for clients of other routers, once some of these routers are gone."""
 
 Key = int | str | None
-"""A target broker, the home whose clients are received there (`shared.fallback_routers`), or None for the bootstrap
-listener."""
+"""A target broker, a home whose clients are received there (`shared.fallback_routers`), or None: bootstrap listener."""
 
 
 class Ports:
@@ -55,10 +53,7 @@ class Ports:
         return await self._bind(key, wanted[-1])
 
     def _wanted(self, key: Key) -> list[int]:
-        """Return ports, best first; 0 means any free port.
-
-        A firewall would not know such a port, and neither would another process that shares these ports.
-        """
+        """Return ports, best first; 0 is any free port, unknown to firewalls and processes that share these ports."""
         settings = self._settings
         if key is None:
             return [settings.port]

@@ -1,8 +1,7 @@
 """A router's registration in the state log: made before the first client, removed when nothing is in flight.
 
-Every fence waits for the instance that is registered under a name. An earlier instance may have left its registration
-behind. Such an instance is first written down as a stray, because it may still run (V2). A fence is sealed on the
-source for strays.
+Every fence waits for the instance that is registered under a name. An earlier instance that left its registration is
+first recorded as a stray, because it may still run (V2). For strays a fence is sealed on the source.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ class Registration:
         return any(each.name == self._name and each.instance == self._instance for each in state.routers())
 
     async def take(self, bootstrap: str, replaces: str | None = None) -> None:
-        """Take the name; raise Refused if an instance other than `replaces` has the name.
-
-        With None, any instance is replaced.
-        """
+        """Take the name; raise Refused if an instance other than `replaces` (None: any) has the name."""
         record = RouterRecord(
             self._name,
             self._instance,
@@ -66,10 +62,7 @@ class Registration:
             await self._state_log.append(decide)
 
     async def leave(self) -> None:
-        """Remove the registration, or this instance's stray record if another instance has taken the name.
-
-        The caller knows that nothing of this instance is in flight.
-        """
+        """Remove the registration, or the stray record if the name is taken; nothing may be in flight any more."""
 
         def decide(state: State) -> StrayRecord | tuple[str, None] | None:
             if self.stands(state):

@@ -1,10 +1,9 @@
 """The router as a process: listeners, routing table, and reports to the controller.
 
-The router registers in the state log before it accepts the first client, so no fence can be complete without it. From
-then on the router follows the log. Each newer state becomes a new routing table, swapped in one step. After the swap,
-held requests go on in the order in which they were held. The controller waits for the router's acknowledgement of a
-fence (`FenceAck`). The router sends the acknowledgement as soon as a topic is fenced, and again when the last forward
-in flight is resolved.
+The router registers in the state log before it accepts the first client, so no fence can be complete without it. Each
+newer state of the log becomes a new routing table, swapped in one step. Then held requests go on in the order in which
+they were held. The controller waits for the router's acknowledgement of a fence (`FenceAck`): sent as soon as a topic
+is fenced, and again when the last forward in flight is resolved.
 """
 
 from __future__ import annotations
@@ -208,10 +207,7 @@ class Router:
         return connection.stream
 
     def _client_made(self, connection: ClientConnection) -> None:
-        """Take in a new connection.
-
-        A connection with TLS is admitted already, and still counts as in the handshake.
-        """
+        """Take in a new connection; with TLS it is admitted already, and still counts as in the handshake."""
         limits, host, asks = self._shared.limits, connection.session.host, self._shared.access.asks
         refusal = ""
         if self._arrivals is None:
@@ -264,10 +260,9 @@ class Router:
     async def _watch_itself(self) -> None:
         """Start anew after a pause of the process (SIGSTOP, a machine asleep): others may have declared it dead.
 
-        The clients' connections are reset, so that no client gets a source answer of that time. Requests that were
-        already sent to a source are still waited for. Clients come back at once, so none is accepted before the router
-        has read the decisions of that time: a topic may have been promoted without this router. The fence does not
-        depend on this, because the source broker holds the fence (`workflow.promote.sealing`).
+        The clients' connections are reset, so that no client gets a source answer of that time; requests already sent
+        to a source are still awaited. No client is accepted before the router has read the decisions of that time: a
+        topic may have been promoted meanwhile. The source broker holds the fence anyway (`workflow.promote.sealing`).
         """
         self._beat = boottime()
         async for _ in every(_BEAT_S):
@@ -469,8 +464,7 @@ class Router:
         looked = float("-inf")
         async for _ in every(self.settings.presence_interval_ms / 1000, at_once=True):
             self._shared.forwards.tick(monotonic())
-            # With thousands of connections this takes milliseconds, so it is done only when somebody waits for the
-            # list.
+            # This takes milliseconds with thousands of connections, so only when somebody waits for the list.
             if self._shared.table.finished or monotonic() - looked >= _LOOK_AT_CLIENTS_S:
                 looked = monotonic()
                 self._clients = grouped((each.who, each.session.on_broker) for each in self._connections)

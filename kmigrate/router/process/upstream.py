@@ -138,10 +138,7 @@ class Upstream(BrokerSession[Callable[[Outcome], None]]):
         done: Callable[[Outcome], None] | None,
         begins: BeginsAnswer | None = None,
     ) -> None:
-        """Send a request now, or after the login.
-
-        `done` gets the answer, except an answer that `begins` takes in pieces.
-        """
+        """Send a request now, or after the login; `done` gets the answer unless `begins` takes the answer in pieces."""
         asked = BrokerRequest(parts, correlation, done, begins)
         if self.ended:
             if done is not None:
@@ -158,10 +155,7 @@ class Upstream(BrokerSession[Callable[[Outcome], None]]):
 
     @property
     def takes(self) -> bool:
-        """True if the connection takes more bytes, or has ended.
-
-        Nobody else counts the bytes of waiting requests that want no answer.
-        """
+        """True if the connection takes more bytes or has ended: nobody else counts requests that want no answer."""
         return (self._stream.writable and self._waiting_bytes <= _MOST_WAITING) or self.ended
 
     @property
@@ -195,10 +189,7 @@ class Upstream(BrokerSession[Callable[[Outcome], None]]):
         return self._silent or any(asked.done is None for asked in self._waiting)
 
     def close_now(self) -> None:
-        """Close at once; callers of requests in flight get no answer.
-
-        A close with answers in flight resets the connection, and the broker drops what it has not read yet.
-        """
+        """Close at once, without answers; with answers in flight the broker drops what it has not read (reset)."""
         self._closing = True
         self._drop_waiting()
         self._stream.close()  # without a connection this does nothing, and `_on_ready` closes later

@@ -1,9 +1,8 @@
 """Judges each partition of a client's Produce request, and so splits requests by destination.
 
-A request is judged as often as something changes while the request waits, and decided once. First, every partition is
-judged without changing anything. When no partition has to wait any more, the request is stamped, counted and sent, all
-without an await. While a request waits, nothing behind it on the connection is looked at. So a producer's order is the
-order of its connection (B9).
+A request is judged as often as something changes while the request waits, and decided once. Judging changes nothing.
+When no partition has to wait any more, the request is stamped, counted and sent, all without an await. Until then
+nothing behind the request is looked at, so a producer's order is the order of its connection (B9).
 
 What a partition can meet:
 
@@ -209,10 +208,7 @@ class WriteDecider:
         return self.stops.blocks(write.part.topic, write.part.partition, write.batch)
 
     def _still_open(self, route: TopicRoute) -> bool:
-        """Return whether a transaction of this router still keeps the topic's fence from being complete.
-
-        False once this router has reported that nothing of the topic is in flight.
-        """
+        """Return whether a transaction of this router keeps the fence incomplete; False once reported as drained."""
         drained = self._shared.forwards.drained(route.key, route.fence_epoch)
         return route.serve is Serve.HOLD and not drained and self._shared.open_at_source.any_at(route.key)
 
@@ -270,8 +266,7 @@ class WriteDecider:
         part, batch = write.part, write.batch
         verdict = self._shared.gate.judge(part.topic, part.partition, batch, held.known if held else {})
         if verdict is Verdict.PASS and self._blocks(write):
-            # A producer that was refused before the flip may be new to the target, which accepts any first sequence
-            # (B3).
+            # The target may not know a producer refused before the flip, and accepts any first sequence then (B3).
             return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write, behind=True)
         if verdict is Verdict.GAP and held is not None and self._gaps.insisted(write.key, batch, held.since):
             verdict = Verdict.ADMIT_ALONE
@@ -309,7 +304,7 @@ class WriteDecider:
     def admitted(self, write: Write, error: int) -> None:
         """Note the outcome of a first batch.
 
-        In a transaction no mark says what comes next. So later batches wait where the first was not appended.
+        In a transaction no mark says what comes next, so later batches wait where the first was not appended.
         """
         if write.transactional_id and error in _NOT_APPENDED:
             self.not_appended(write)
@@ -324,7 +319,7 @@ class WriteDecider:
     def stamp(self, write: Write) -> StampedWrite:
         """Give a forwarded batch the producer id that the source shall see.
 
-        A batch that arrived broken stays broken (`records.crc`): the source refuses such a batch, as brokers do (A16).
+        A broken batch stays broken (`records.crc`), so that the source refuses the batch, as brokers do (A16).
         """
         part, batch, shift = write.part, write.batch, write.route.shift
         epoch, sequence = batch.producer_epoch, batch.base_sequence
@@ -345,10 +340,7 @@ class WriteDecider:
             self.stops.failed(write.part.topic, write.part.partition, write.batch)
 
     def refused(self, write: Write, now: float) -> None:
-        """Note that a batch is refused because of an earlier batch.
-
-        If the refused batch comes again, ask the cluster whether the earlier batch went another way.
-        """
+        """Note a refusal because of an earlier batch; if repeated, ask whether the earlier batch went another way."""
         batch, route, key = write.batch, write.route, write.key
         stop = self.stops.refused(*key[:2], batch, now)
         if stop is None or route.serve is Serve.HIDDEN:
@@ -383,9 +375,9 @@ class WriteDecider:
     def believed(self, write: Write, error: int, *, caught_up: bool) -> int:
         """Return the client's error code for a doubtful answer, after the state log was read, or could not be read.
 
-        The client gets NOT_LEADER_OR_FOLLOWER, and sends the batch again, in three cases: the error may come from a
-        seal, the log could not be read, or a revocation of the identity is not proven. A proven revocation has ended
-        the batch's transaction: INVALID_TXN_STATE makes the client abort. Any other error passes unchanged.
+        NOT_LEADER_OR_FOLLOWER makes the client send the batch again: after a possible seal, if the log could not be
+        read, or if a revocation of the identity is not proven. A proven revocation has ended the transaction:
+        INVALID_TXN_STATE makes the client abort. Any other error passes unchanged.
         """
         if error == Code.MESSAGE_TOO_LARGE:
             return Code.NOT_LEADER_OR_FOLLOWER if self.sealed(write, caught_up=caught_up) else error
@@ -399,9 +391,8 @@ class WriteDecider:
     def sealed(self, write: Write, *, caught_up: bool) -> bool:
         """Return whether the source's MESSAGE_TOO_LARGE may come from the seal of a promote.
 
-        The error is no seal's only if the topic is still in the unsealed state in which the batch was sent. A seal is
-        recorded before it is set, so a router that has read the log up to now knows the seal. The record keeps the seal
-        until the broker takes writes again. A router that cannot read the log does not know.
+        False only if the log was read, and the topic is still in the unsealed state in which the batch was sent. A seal
+        is recorded before it is set, and until the broker takes writes again.
         """
         now = self._shared.table.topics.get(write.part.topic)
         same = now is not None and now.serve is Serve.FORWARD and now.fence_epoch == write.route.fence_epoch
@@ -412,8 +403,7 @@ class WriteDecider:
         write, error = sent.write, answer.error
         topic, partition, producer_id = write.key
         if not error:
-            # The router's own ids never reach the target, and no transaction outlives the flip: the gate needs no mark
-            # of them.
+            # The gate needs no marks: own ids never reach the target, and no transaction outlives the flip.
             if not write.own and write.source_producer is None:
                 self._shared.forwards.acknowledged(
                     write.route.key, partition, producer_id, sent.epoch, sent.last_sequence

@@ -1,12 +1,9 @@
 """Forwards writes that go to a single source leader in the client's own frame, judged and stamped in one pass.
 
 Nearly all forwarded writes are of this kind, and the work per batch is most of their cost. So this module knows a
-single case: idempotent batches and batches without a producer id, of topics that are forwarded to the same broker. None
-of the batches may be stopped, and the connection may not have too many stops. No batch may be under way since before a
-leader moved.
-
-For any other request `look` returns None and has changed nothing; `produce.decide` judges that request. A `SplitWrite`
-handles any answer but success, as if the split write had sent the request itself.
+single case: idempotent batches and batches without a producer id, of topics that are forwarded to the same broker. No
+batch may be stopped, or under way since before a leader moved, and the connection may not have too many stops.
+`produce.decide` judges any other request. A `SplitWrite` handles any answer but success, as if it had sent the request.
 """
 
 from __future__ import annotations
@@ -52,7 +49,7 @@ class FastForward:
         """Known leaders, by topic and partition, for as long as routing table and layout stay those of `_by`."""
 
     def look(self, request: ProduceRequest) -> UpstreamWrite[_FastWrite] | None:
-        """Return a request of this kind as a write to its leader; nothing is changed yet."""
+        """Return a request of this kind as a write to its leader; None for other requests. Nothing is changed yet."""
         own, routes = self._decider.own, self._shared.table.topics
         if request.acks == 0 or self._decider.stops.too_many:
             return None

@@ -1,7 +1,7 @@
 """Handles the writes of a client connection: judges, holds, sends and answers them in request order.
 
-A write stands first among the connection's requests until every partition of the write can be handled. So no batch
-overtakes another batch of its producer (`produce.decide` says what a partition can meet).
+A write stands first among the connection's requests until all its partitions can be handled (`produce.decide`). So no
+batch overtakes another batch of its producer.
 """
 
 from __future__ import annotations
@@ -113,10 +113,7 @@ class ProduceHandler:
         self._ask_leaders()
 
     def look_after(self) -> None:
-        """Ask for the leaders of writes that a leader has not answered between two such checks.
-
-        A broker that stands still is not the leader for long, and takes writes without answering.
-        """
+        """Ask for the leaders of writes unanswered between checks: a broker standing still is not leader for long."""
         if self._decider.in_flight.stands():
             self._ask_leaders()
 
@@ -127,8 +124,7 @@ class ProduceHandler:
     def _wait(self, request: ProduceRequest, waits: list[Write], arrived: float) -> bool:
         """Note what the write waits for, and start that; return False once the deadline has passed.
 
-        The time begins when the write arrives. A client with many writes under way is told of each within the time of a
-        single write, and not of one after the other.
+        The time begins when the write arrives, so many writes under way take no longer than a single write.
         """
         now = self._client.now()
         if self._held is None:
@@ -183,8 +179,7 @@ class ProduceHandler:
         self._advance()
 
     def _enter_deferred(self, write: Write, held: Held) -> None:
-        """Put a partition into its transaction before the partition's first batch goes to the target
-        (`shared.deferred_partitions`, B)."""
+        """Add a partition to its transaction before the first batch to the target (`shared.deferred_partitions`, B)."""
         if write.key in held.asked or write.key in self._shared.gate.priming:
             return
         held.asked.add(write.key)

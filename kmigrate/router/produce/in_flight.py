@@ -1,11 +1,9 @@
 """Tracks the writes of a client connection that source brokers have not answered.
 
 Each source broker has a connection of its own, so batches to two brokers may arrive in any order. A new leader that
-gets a producer's next batch first calls the batch a gap (45). A new leader that does not know the producer takes the
-batch for the producer's first (B3), and then calls the earlier batch a gap. So a producer's next batch goes to a new
-leader only when the old leader has answered.
-
-Leaders seldom move: nothing is searched while the source's layout is the layout under which the oldest write was sent.
+gets a producer's next batch first calls the batch a gap (45). If the new leader does not know the producer, it takes
+the batch for the first (B3), and calls the earlier batch a gap. So a producer's next batch goes to a new leader only
+when the old leader has answered. Leaders seldom move, so nothing is searched while the layout is the oldest write's.
 """
 
 from __future__ import annotations

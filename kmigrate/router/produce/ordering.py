@@ -1,17 +1,17 @@
 """Keeps the order of idempotent batches after a failure, on a client connection.
 
-A batch fails if the batch is surely not appended, because its leader has moved or a fence has lasted too long. The
-client may have sent more batches behind the failed batch. A broker would call these a gap (45), which is fatal to some
-clients (B5), or take them for the first batches of their producer (B3). So they get the failed batch's error until the
-client sends the failed batch again, or starts a new epoch.
+A batch fails if the batch is surely not appended, because its leader has moved or a fence has lasted too long. A broker
+would call the batches behind it a gap (45), which is fatal to some clients (B5), or take them for the first batches of
+their producer (B3). So they get the failed batch's error until the client sends the failed batch again, or starts a new
+epoch.
 
 The client may send the failed batch again to another broker, as leaders move, and go on here when leaders have moved
-back. A client sends refused batches again in order. So where a refused batch comes again before the failed batch, the
-failed batch went another way. So the router asks the cluster whether the cluster holds the failed batch.
+back. A client sends refused batches again in order. So where a refused batch comes again first, the failed batch went
+another way, and the router asks whether the cluster holds the failed batch.
 
 If a client insists on a later batch for seconds, the broker shall judge: some clients give a batch up and send the next
-batch. The stop moves to the batch with which the client has begun again, if the cluster holds the failed batch or the
-client has insisted. Batches behind that batch wait: the broker would call them a gap, or the producer's first batches.
+batch. If the client has insisted, or the cluster holds the failed batch, the stop moves to the batch with which the
+client has begun again. Batches behind that batch wait: the broker would take them for a gap or first batches.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ from kmigrate.router.shared.gate import GateKey, Keyed, ring_distance
 __all__ = ["Gaps", "ProducerOrderGuard", "Stop"]
 
 _MOST_STOPPED = 20_000
-"""Limit of stops per connection: more than the partitions of a broker that a producer writes.
-
-Each partition is remembered for each of the producer's ids.
-"""
+"""Limit of stops (partition and producer id) per connection: more than a broker's partitions that a producer writes."""
 _INSISTED_S = 5.0
 
 
@@ -56,18 +53,14 @@ class Stop:
 class Gaps:
     """The gaps that the gate has found, by producer.
 
-    The batch that should have come is acknowledged and the target has forgotten the batch (V6), or the client has given
-    the batch up.
+    The missing batch is acknowledged and forgotten by the target (V6), or given up by the client.
     """
 
     _found: dict[GateKey, tuple[int, float, int]] = field(default_factory=dict)
     """Producer epoch, arrival of the first request with a gap, and first sequence of the newest batch with a gap."""
 
     def insisted(self, key: GateKey, batch: Batch, now: float) -> bool:
-        """Return whether the target shall judge: gaps have lasted for seconds, and the client begins again.
-
-        `now` is the arrival of the batch's request.
-        """
+        """Return whether the target shall judge: seconds of gaps at `now` (arrival), and the client begins again."""
         epoch, since, newest = self._found.get(key, (-1, now, 0))
         if epoch != batch.producer_epoch:
             since = now
@@ -77,10 +70,7 @@ class Gaps:
 
 @dataclass(slots=True)
 class ProducerOrderGuard:
-    """Keeps batches behind a failed batch from reaching their broker before the failed batch.
-
-    A connection with too many stops is ended: its client then begins again by itself.
-    """
+    """Keeps batches from overtaking a failed batch; too many stops end the connection, and its client begins again."""
 
     _stopped: dict[GateKey, Stop] = field(default_factory=dict)
 
@@ -124,10 +114,7 @@ class ProducerOrderGuard:
             self._stopped[key] = Stop(batch.producer_epoch, batch.base_sequence)
 
     def refused(self, topic: str, partition: int, batch: Batch, now: float) -> Stop | None:
-        """Note that a batch is refused because of an earlier batch.
-
-        Return the stop if the refused batch comes again and the failed batch has not.
-        """
+        """Note a refusal behind a failed batch; return the stop if the refused batch comes again before the failed."""
         stop = self._stopped.get((topic, partition, batch.producer_id))
         if stop is None:  # the earlier batch is in the same request
             return None

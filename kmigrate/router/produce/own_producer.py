@@ -15,9 +15,8 @@ _LAST_EPOCH = 32_000
 class OwnProducer:
     """The router's producer id for a client without a producer id, with an epoch and a sequence per partition.
 
-    By this id the source tells routed writes from direct writes, and deduplicates nothing that it should not. After any
-    error of a partition the partition's sequence is in doubt. So the partition goes on with the next epoch at sequence
-    0, which a broker accepts from any state.
+    By this id the source tells routed from direct writes, and deduplicates nothing that it should not. An error puts a
+    partition's sequence in doubt, so it goes on with the next epoch at sequence 0, accepted from any state.
     """
 
     producer_id: int
@@ -32,10 +31,7 @@ class OwnProducer:
         return epoch, sequence
 
     def failed(self, topic: str, partition: int, epoch: int) -> None:
-        """Begin the next epoch after a batch was refused.
-
-        Batches of the old epoch behind the refused batch are refused, too, and change nothing.
-        """
+        """Begin the next epoch after a batch was refused; later refusals of the old epoch change nothing."""
         current, _ = self._next.get((topic, partition), (0, 0))
         if current == epoch:
             self._next[(topic, partition)] = (epoch + 1, 0)

@@ -1,8 +1,8 @@
 """Sends a Produce request in as few parts as possible, and merges the answers in request order.
 
-A source's MESSAGE_TOO_LARGE (10) may come from the seal that a promote has put on the topic
-(`workflow.promote.sealing`). Clients give such a batch up for good, so no client gets this error before the state log
-was read. Where a seal may be the reason, the client gets NOT_LEADER_OR_FOLLOWER (6) and sends the batch again.
+A source's MESSAGE_TOO_LARGE (10) may come from a promote's seal (`workflow.promote.sealing`). Clients give such a batch
+up for good, so none gets this error before the state log was read. After a possible seal the answer is
+NOT_LEADER_OR_FOLLOWER (6), and the client sends the batch again.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ class _ToSource:
 class SplitWrite:
     """Sends a decided request and gives the answer to `reply` once every part is answered.
 
-    `reply` must not hold the split write. Such a cycle of references would keep the request's megabytes until the
-    garbage collector runs.
+    `reply` must not hold the split write: the cycle would keep the request's megabytes until garbage collection.
     """
 
     def __init__(
@@ -232,10 +231,7 @@ class SplitWrite:
     def _believed(
         self, shown: Iterable[PartitionAnswer], doubtful: Iterable[tuple[Write, int]], known: bool
     ) -> list[PartitionAnswer]:
-        """Return the answers with the clients' codes for doubtful errors.
-
-        A client gives a batch up unless the code is NOT_LEADER_OR_FOLLOWER.
-        """
+        """Return the answers with codes for doubtful errors; clients give up except at NOT_LEADER_OR_FOLLOWER."""
         changed: dict[tuple[str, int], PartitionAnswer] = {}
         for write, error in doubtful:
             code = self._decider.believed(write, error, caught_up=known)

@@ -1,12 +1,10 @@
-"""Handles a client's login: relays the login to the target, or judges by the router's table.
-
-The rules are those of `model.listener_access`.
+"""Handles a client's login: relays it to the target, or judges by the router's table (`model.listener_access`).
 
     arrived → ApiVersions, SaslHandshake, SaslAuthenticate, one at a time; anything else closes the connection
             → accepted → everything, until the session ends; the same requests renew the session (KIP-368)
 
-Relayed messages are not changed in either direction. The router reads the name, and the password or token that will be
-needed at the source. The router believes both only once the target has accepted them.
+Relayed messages are not changed in either direction. The router reads the name, and the password or token needed at the
+source, and believes both only once the target has accepted them.
 """
 
 from __future__ import annotations
@@ -184,10 +182,7 @@ class ClientLogin:
         return _scram_keys(self._mechanism, name, entry.password) if entry is not None and entry.password else None
 
     def _accept(self, name: str) -> Conversation[str]:
-        """Admit a client that the table knows, when the target has taken the credential that stands for the client.
-
-        Return why the client is not admitted, or ''.
-        """
+        """Admit a client of the table once the target takes the credential mapped to it; return why not, or ''."""
         self._mechanism, self._scram = "", None
         if self.accepted:
             return "" if name == self._mapped_as else "a session is renewed under its own name"
@@ -208,10 +203,7 @@ class ClientLogin:
 
 
 def _claimed(mechanism: str, message: bytes) -> tuple[str | None, Login | Bearer | None]:
-    """Return the name in the first message of a login, and the credential that is valid at another cluster, too.
-
-    Both are None where the message cannot be read.
-    """
+    """Return the name in a login's first message, and the credential if valid at other clusters; None: unreadable."""
     if mechanism == "PLAIN":
         found = plain_login(message)
         return (found[0], Login("PLAIN", *found)) if found is not None else (None, None)

@@ -1,7 +1,6 @@
 """What all client connections of one router share.
 
-`state` holds everything in one place: the routing table, the gate, the forwards, the limits. The other files are
-its parts. Each part is pure: a handler asks it or notes an event, and nothing here sends or waits.
+`state` holds everything in one place; the other files are its parts. Each part is pure: nothing here sends or waits.
 
     state                all shared state, and the interfaces through which handlers act
     conversation         generators that ask a cluster and go on with the response

@@ -1,8 +1,8 @@
 """Partitions that no client may read yet, because the mirror still aligns them with filler records.
 
 The mirror writes fillers only after every registered router has taken a routing table that names these partitions. An
-answer that was asked for under an older table may still hold fillers when a newer table has released the partition. So
-a request keeps the epoch of the routing table, and the answer is judged by all tables since then.
+answer asked for under an older table may still hold fillers when a newer table has released the partition. So a request
+keeps its table's epoch, and the answer is judged by all tables since then.
 """
 
 from __future__ import annotations
@@ -66,10 +66,7 @@ class AligningPartitions:
         return since < self._until
 
     def judge(self, since: int) -> Callable[[bytes, int], bool]:
-        """Return a test of whether a topic's partition was unready at some time since the table of an epoch.
-
-        The test takes the topic's name or target id.
-        """
+        """Return a test of whether a partition, by topic name or target id, was unready at some time since an epoch."""
 
         def is_unready(topic: bytes, partition: int) -> bool:
             name = self._names.get(topic) or topic.decode("utf-8", "replace")

@@ -1,37 +1,31 @@
 """How clients leave a router once the links are finished: they get the brokers' own addresses, and connections close.
 
-a. A client that was told the brokers' own addresses writes nothing more through this router. Produce requests of the
-   client are answered NOT_LEADER_OR_FOLLOWER: surely not appended, and every client takes that for a leader that has
-   moved.
-b. A client is told only when all writes of the client here are answered. Only the client's own router tells the
-   addresses, because a router that stands in cannot know (`shared.fallback_routers`). So no write of a client is
-   appended behind a write that the client has sent to the broker directly. The routers cause no out-of-order sequence.
-   If router processes share an address, a client may be connected to several of them, and one process would tell the
-   client too early. So links are not finished while routers share an address (`workflow.verbs.finish`). If a router
-   with the same address comes later, no client is told.
-c. Connections to brokers' listeners are closed in turn, the connections that are idle longest first, each only while
-   nothing is in flight there. From its turn on, (a) holds for the connection, too. Connections to the bootstrap
-   listener close by themselves.
-
+a. A client that was told the brokers' own addresses writes nothing more here. Produce requests are answered
+   NOT_LEADER_OR_FOLLOWER: surely not appended, and every client takes that for a leader that has moved.
+b. A client is told only when all writes of the client here are answered. So no write is appended behind a write sent to
+   the broker directly, and the routers cause no out-of-order sequence. Only the client's own router tells; a router
+   that stands in cannot know (`shared.fallback_routers`). Where router processes share an address, a client may be
+   connected to several, and one process would tell it too early. So links are not finished while routers share an
+   address (`workflow.verbs.finish`). If a router with the same address comes later, no client is told.
+c. Connections to brokers' listeners are closed in turn, idle longest first, each only while nothing is in flight there;
+   from its turn on, (a) holds for the connection. Connections to the bootstrap listener close by themselves.
 d. A client that was told something that is true only through this router (`shared.deferred_partitions`, D) stays until
-   that is over. The client sees the router as before, and no connection of the client gets a turn. The client's other
-   connections may lead to other processes, so each process reports the clients that stay. A process that has not acted
-   on the finish yet may still tell more clients, so nobody leaves before all processes have.
-
+   that is over. The client sees the router as before, and no connection of the client gets a turn. Other connections of
+   the client may lead to other processes, so each process reports the clients that stay. Nobody leaves before all
+   processes have acted on the finish, because until then a process may tell more clients.
 e. A client that comes back after being told has no coordinator here any more. Heartbeats and transaction requests are
-   answered NOT_COORDINATOR, after which every client looks for the coordinator again. Otherwise some clients would come
-   back all the time: kafka-python 3 and Java's transactional producers remember a coordinator's address as long as
-   connections are accepted there. Connections from before the client was told get no such answer, and are left to (c).
-   When such a connection closes, all other client libraries look for the coordinator by themselves, without an error to
-   the application. NOT_COORDINATOR would do harm there: Sarama would end its session and report an error.
-   Requests that end something are still taken here. A member that leaves its group says so once, and only routers know
-   that an abort with nothing to end has succeeded (`shared.deferred_partitions`, C). Commits and OffsetFetch are taken,
-   too, because clients would suffer from NOT_COORDINATOR. Java reports this code to the callback of a commitAsync. If
-   an OffsetFetch gets this code, librdkafka never reads the assigned partitions (librdkafka issue 5586). So a client
-   that sends nothing but commits and OffsetFetch may come back until the router stops (kafka-python 3 with assign()).
+   answered NOT_COORDINATOR, after which every client looks for the coordinator again. Otherwise kafka-python 3 and
+   Java's transactional producers would come back as long as connections are accepted at the address they remember.
+   Connections from before the client was told get no such answer, because Sarama would end its session and report an
+   error. They are left to (c): when such a connection closes, all libraries but those two look for the coordinator
+   without an error to the application. Requests that end something are still taken. A member says only once that it
+   leaves its group, and only routers know that an abort with nothing to end has succeeded
+   (`shared.deferred_partitions`, C). Commits and OffsetFetch are taken, too: Java reports NOT_COORDINATOR to the
+   callback of a commitAsync, and after an OffsetFetch with this code librdkafka never reads the assigned partitions
+   (librdkafka issue 5586). So a client that sends only these two may come back until the router stops (kafka-python 3
+   with assign()).
 
-A client is known by host and client id. Connections of two processes that share both cannot be told apart, and leave
-together.
+A client is known by host and client id. Connections of two processes that share both leave together.
 """
 
 from __future__ import annotations
@@ -99,10 +93,7 @@ class Handoff:
     """Epoch of the first table with finished links; −1 while the links are not finished."""
 
     def follow(self, table: RoutingTable, *, closing: bool = False) -> None:
-        """Take a newer table.
-
-        If the finish is taken back, no client counts as told any more, and no connection has a turn.
-        """
+        """Take a newer table; if the finish is taken back, no client counts as told, and no connection has a turn."""
         if not table.finished:
             if self._finished >= 0 and not closing:
                 for guest in self.guests:
@@ -168,18 +159,14 @@ class Handoff:
 
 
 def mark(guest: DepartingClient) -> int:
-    """Return a guest's client as a number, because presence is sent twice a second.
-
-    Two clients with the same number stay for each other.
-    """
+    """Return a client as a number, as presence is sent twice a second; clients of one number stay for each other."""
     return crc32(f"{guest.host} {guest.client_id}".encode())
 
 
 def grouped(connections: Iterable[tuple[Who, bool]]) -> tuple[tuple[ConnectedClient, ...], int]:
-    """Sum up connections by client; return the clients, and the number of clients left out.
+    """Sum up connections by client; return the clients, those that must leave first, and the number left out.
 
-    Each connection is given as its client, and whether it leads to a broker's listener. Clients that must leave come
-    first.
+    Each connection is given as its client, and whether it leads to a broker's listener.
     """
     brokers: Counter[Who] = Counter()
     bootstrap: Counter[Who] = Counter()

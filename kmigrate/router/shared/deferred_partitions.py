@@ -1,27 +1,26 @@
 """Partitions that enter a transaction at the target with their first batch, not when the client names them.
 
-The end of a transaction writes a marker to every partition in the transaction. If a partition's log holds no record of
-the producer yet, the marker leaves the last sequence −1. From then on the broker takes only sequence 0 (W4). A producer
-that wrote there at the source goes on with its next sequence. After the promote, such a producer may abort a
-transaction before its first batch. An example is a transaction whose offset commit is refused because its group has
-just moved. The client would then get OUT_OF_ORDER_SEQUENCE_NUMBER, at which applications end. Lettered rules:
+The end of a transaction writes a marker to every partition in the transaction. If the log holds no record of the
+producer yet, the marker leaves the last sequence −1. From then on the broker takes only sequence 0 (W4). A producer
+that wrote there at the source goes on with its next sequence. If such a producer aborts after the promote before its
+first batch, the client would get OUT_OF_ORDER_SEQUENCE_NUMBER, at which applications end. One cause of such an abort is
+an offset commit that is refused because its group has just moved. Lettered rules:
 
-A  A partition is deferred under two conditions: a producer may have written to the partition at the source, and the
-   target's log holds no records of the producer. The router does not name a deferred partition to the target's
-   coordinator in AddPartitionsToTxn, and promises the client that the partition is in. A marker is no record: the
-   marker of the transaction before may be written only now, and does not say that the partition is in this transaction.
+A  A partition is deferred if a producer may have written there at the source, and the target's log holds no records of
+   the producer. The router promises the client that the partition is in, but does not name the partition in
+   AddPartitionsToTxn to the target's coordinator. A marker is no record: the marker may be that of the transaction
+   before, written only now.
 B  A transactional batch for a deferred partition waits until the partition is in. The connection that brings the batch
    adds the partition at its own broker. So the target judges whether this client may write there under this id. A
-   broker judges that right first, and only then whether the broker is the coordinator. If the broker is not the
-   coordinator, the router adds the partition over its own connections. Adding a partition twice does no harm. The first
-   batch goes alone: if the first batch were refused with a second batch in flight, the second batch would be let in
-   (W3).
-C  If nothing else was in the transaction, the coordinator has heard of no transaction. An abort that the coordinator
+   broker judges that right first, and then whether the broker is the coordinator. If not, the router adds the partition
+   over its own connections; adding a partition twice does no harm. The first batch goes alone: if it were refused with
+   a second batch in flight, the second batch would be let in (W3).
+C  If nothing else was in the transaction, the coordinator knows of no transaction. An abort that the coordinator
    answers with INVALID_TXN_STATE has succeeded.
-D  No partition is deferred any more once the links are finished. The router may have promised before that a partition
-   is in. Such a client stays with the routers until that is true, or the transaction has ended. Elsewhere its batch
-   would meet a coordinator that knows nothing of the partition. Every process learns from the others which clients they
-   keep (`shared.client_handoff`, d). A process that died before its client wrote leaves nobody with that knowledge.
+D  No partition is deferred any more once the links are finished. A client with an earlier promise stays with the
+   routers until the partition is in, or the transaction has ended: elsewhere the coordinator knows nothing of the
+   partition. Every process learns from the others which clients they keep (`shared.client_handoff`, d). A process that
+   died before its client wrote leaves nobody with that knowledge.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ __all__ = ["DeferredPartitions", "ProducerIdentity"]
 ProducerIdentity = tuple[str, int, int]
 """Transactional id, producer id and epoch as the client knows them."""
 _MOST_WRITTEN = 100_000
-"""Maximum entries of `DeferredPartitions.written`. Beyond that all entries are forgotten, and the target is asked
-again."""
+"""Maximum entries of `DeferredPartitions.written`; beyond that all are forgotten, and the target is asked again."""
 
 
 @dataclass(slots=True)
@@ -91,8 +89,7 @@ class DeferredPartitions:
     def may_be(self, table: RoutingTable, producer: ProducerIdentity, topic: str, partition: int) -> bool:
         """Return whether a partition is deferred if the target holds no records of the producer there.
 
-        A partition that the source never had is not deferred. A client may name any partition, a million at once, and
-        the target would be asked about each of them.
+        False if the source never had it: a client may name a million at once, and the target would be asked about each.
         """
         if (topic, partition, producer[1]) in self.written or not self.carried_over(table, producer, topic):
             return False

@@ -2,15 +2,14 @@
 
 Many clients forget their bootstrap addresses as soon as they have seen the brokers (Java before 4.0: D3), and all
 brokers that a router shows are the router itself. So the router's Metadata names up to three more brokers, which lead
-no partition. These are listeners of other routers, kept for the first router's clients alone. A client that asks there
-gets the addresses of the first router as long as that router accepts connections. From then on the client gets the
-addresses of the router that it asks, so no client goes to and fro between two routers. The fallbacks in the client's
-metadata stay the same. librdkafka gives up a broker at once that metadata no longer names, even the broker that gave
-the metadata. librdkafka goes back to the bootstrap addresses as soon as no broker is up, even while connecting
-(KIP-899).
+no partition: listeners of other routers, kept for the first router's clients alone. A client that asks there gets the
+first router's addresses as long as that router accepts connections; from then on those of the router that it asks. So
+no client goes to and fro. The fallbacks in the client's metadata stay the same: librdkafka gives up a broker at once
+that metadata no longer names, even the broker that gave the metadata. librdkafka goes back to the bootstrap addresses
+as soon as no broker is up, even while connecting (KIP-899).
 
-Routers know each other by the host:port of their bootstrap listeners, a client's *home*; processes that share a
-bootstrap address are a single home. A router knows the others from their reports in the presence log.
+Routers know each other from the presence log, by the host:port of their bootstrap listeners, a client's *home*;
+processes that share a bootstrap address are a single home.
 """
 
 from __future__ import annotations

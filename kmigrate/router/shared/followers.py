@@ -1,12 +1,10 @@
 """The groups that follow, as one router sees them: members, held joins, requests in flight and withheld topics.
 
-A controller that promotes such a group waits for the reports of all routers (`GroupReport`). Every member of the
-source's group must be known to a router and have joined anew. No request may be on its way to the source. A client
-counts as a member once the source has answered it as a member. Otherwise any client could name made-up members until
-the true members are forgotten. A client with a join in progress counts as a member meanwhile.
-
-Topics withheld from a member are reported for people. They decide only whether the member's client must send a full
-heartbeat.
+A promote waits for the reports of all routers (`GroupReport`): every member of the source's group must be known to a
+router and have joined anew. No request may be on its way to the source. A client counts as a member once the source has
+answered it as a member, or while its join is in progress. Otherwise any client could name made-up members until the
+true members are forgotten. Withheld topics are reported for people, and decide only whether a member's client must send
+a full heartbeat.
 """
 
 from __future__ import annotations
@@ -26,20 +24,14 @@ __all__ = ["Followers"]
 _MOST_MEMBERS = 20_000
 """Maximum members of a group; beyond that the members that were heard longest ago are forgotten."""
 _SILENT_S = 1_800.0
-"""Brokers' default maximum of a session: a member not heard for so long has died, or moved to another router.
+"""Brokers' default maximum of a session: a member silent for so long has died, or moved to another router.
 
-The timeout in a JoinGroup would tell sooner, but a router that has started since has not seen the JoinGroup.
+The timeout in a JoinGroup would tell sooner, but a router that started later has not seen the JoinGroup.
 """
 _SESSION_S = 60.0
-"""Brokers' default maximum of a session of the new protocol.
-
-A member without heartbeats for so long is assigned nothing any more, or sends heartbeats elsewhere.
-"""
+"""Brokers' default maximum of a session of the new protocol; a member silent for longer has no assignment here."""
 _OPENED_S = 60.0
-"""Time after which a heartbeat has let every member know that its group has opened.
-
-Brokers allow for 15 s between two heartbeats.
-"""
+"""Time after which a heartbeat has told every member that its group has opened; brokers allow 15 s between two."""
 _MOST_WITHHELD = 64
 """Maximum topics reported per group: a presence record must fit into one message."""
 
@@ -100,17 +92,11 @@ class Followers:
         return None if assigned is None else assigned.withheld
 
     def parted(self, group: str, member_id: str) -> None:
-        """Forget the assignment of a member whose connection is gone.
-
-        The router of the member's next heartbeat knows better.
-        """
+        """Forget the assignment of a member whose connection is gone; the router of its next heartbeat knows better."""
         self._forget_assigned(group, member_mark(member_id))
 
     def withheld_topics(self, group: str, ids: TopicIds) -> dict[UUID, int]:
-        """Return the number of members from whom each topic is withheld, by the source's ids.
-
-        Topics that may be read by now are left out.
-        """
+        """Return the number of members from whom each topic, not readable yet, is withheld, by the source's ids."""
         found = Counter(topic for each in self._assigned.get(group, {}).values() for topic in each.withheld)
         return {topic: count for topic, count in found.items() if ids.at_target(topic) is None}
 
@@ -149,10 +135,7 @@ class Followers:
         return True
 
     def follow(self, table: RoutingTable, now: float) -> frozenset[str]:
-        """Forget members of groups that do not follow any more, and note the groups that gather from now on.
-
-        Return the groups that followed and have just opened.
-        """
+        """Forget groups that no longer follow, and note those that gather; return the followed groups just opened."""
         for group in [group for group in self._members if group not in table.followed]:
             del self._members[group]
         for group in self._assigned.keys() - table.followed.keys():
@@ -173,10 +156,7 @@ class Followers:
     def reports(
         self, table: RoutingTable, transactions: Mapping[str, int], ids: TopicIds, now: float
     ) -> dict[str, GroupReport]:
-        """Return this router's report on each group that follows.
-
-        `transactions` has the number of open transactions that may commit for each group.
-        """
+        """Return the report on each group that follows; `transactions`: open transactions that may commit, by group."""
         self._forget_silent(now)
         return {
             group: GroupReport(

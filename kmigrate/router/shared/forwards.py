@@ -1,13 +1,12 @@
 """Counts batches that have left for the source and are not resolved, and keeps the source's acknowledgements.
 
 The count per topic is a fence's proof. Once the table says hold, no forward of that topic leaves any more: a single
-assignment swaps the table, and forwards are decided without an await. So the count only falls. A count of 0 means that
-every forward of every older epoch is resolved.
+assignment swaps the table, and forwards are decided without an await. So the count only falls, and 0 means that every
+forward of every older epoch is resolved.
 
-A forward is resolved when its answer is read. A forward is also resolved when its source connection is lost and the
-client's connection has been closed for it. The forward's bytes may still arrive late at the source. Then the batch lies
-below the barrier and is in the barrier's table, or lies beyond the barrier and is never copied. In both cases the gate
-judges the client's retry.
+A forward is resolved when its answer is read, or when its source connection is lost and the client's connection has
+been closed for it. Then the bytes may still arrive late at the source: below the barrier and in the barrier's table, or
+beyond the barrier and never copied. In both cases the gate judges the client's retry.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["InFlightForwards"]
 _Marks = dict[int, tuple[int, int, float]]
 """Epoch, last sequence, and time of the source's acknowledgement, by producer id."""
 _MOST_MARKS = 10_000
-"""Limit of marks per topic, and of marks of all fenced topics together in a presence record; the newest marks stay.
+"""Limit of marks per topic, and of marks of all fenced topics in a presence record; the newest marks stay.
 
 The record must fit into a single message, and the router's event loop writes the record.
 """
@@ -103,7 +102,7 @@ class InFlightForwards:
         holds[partition] = max(holds.get(partition, 0.0), round(ms, 3))
 
     def follow(self, table: RoutingTable) -> None:
-        """Forget the holds of a topic whose next fence begins, and what is not needed after a flip or an end.
+        """Forget holds when a topic's next fence begins, and all that is not needed after a flip or an end.
 
         The count in flight stays until the fate of all forwards is known, whatever becomes of their topic.
         """
@@ -128,9 +127,8 @@ class InFlightForwards:
     def fences(self, table: RoutingTable) -> dict[str, FenceAck]:
         """Return this router's report on every fenced topic of a table.
 
-        A router that reports 0 in flight forwards nothing any more. The marks of a topic go along once nothing of the
-        topic is in flight: the marks are final then, and made once. After the flip no marks are needed, and a seal may
-        stay on for days.
+        A router that reports 0 in flight forwards nothing any more; then the marks are final, and go along, made once.
+        After the flip no marks are needed, and a seal may stay on for days.
         """
         held = [route for route in table.topics.values() if route.serve is Serve.HOLD]
         for route in held:

@@ -1,26 +1,25 @@
 """Guards first writes: decides after the flip which batch of a producer may be the target's first.
 
 A broker that does not know a producer id accepts any first sequence (B3). So right after a topic's flip only the router
-knows which sequence comes next, from the barrier table. Per partition, the table has the (id, epoch, last sequence) of
-each producer that the source holds below the barrier.
+knows which sequence comes next, from the barrier table: per partition, the (id, epoch, last sequence) of each producer
+that the source holds below the barrier.
 
 A  A producer that is not in the table passes: its batch is its first anywhere.
 B  Until the target is known to hold the producer, only the batch right after the barrier passes (last + 1, or sequence
    0 of a later epoch). That batch passes *alone*: were a second batch in flight, a refusal of the first would let the
    second in (W3).
 C  Once such a write is acknowledged, or DescribeProducers shows that the target knows the id, the producer is open for
-   good. From then on the broker judges the producer.
-D  A batch at or below the barrier is a retry of a batch that the source has and the mirror has copied. The router
-   answers such a batch as a duplicate and never forwards it. A retry may also come when the batch after the barrier has
-   passed, because the source had stored the retried batch and answered an error. So the router asks the target for the
-   producer's last sequence in the target's log. A batch up to that sequence is a duplicate, through whichever router
-   the batch comes. A batch beyond that sequence is new: the producer's sequences have wrapped.
-E  A batch shortly after the batch that follows the barrier would be a gap. The router answers a retriable "not leader",
-   and forwards such a batch only after the client has insisted on the batch for seconds (`produce.ordering`). A batch
-   may be so far from the barrier that no client has as much under way. Such a batch follows something that the target
-   has forgotten (V6). Both kinds pass as in B.
+   good. From then on the broker judges.
+D  A batch at or below the barrier is a retry of a batch that the source has and the mirror has copied: answered as a
+   duplicate, and never forwarded. A retry may also come when the batch after the barrier has passed, because the source
+   had stored the retried batch and answered an error. So the router asks for the producer's last sequence in the
+   target's log. A batch up to that sequence is a duplicate, through whichever router the batch comes; a batch beyond is
+   new: the producer's sequences have wrapped.
+E  A batch shortly after the batch that follows the barrier would be a gap: answered with a retriable "not leader", and
+   forwarded only after the client has insisted for seconds (`produce.ordering`). A batch so far from the barrier that
+   no client has as much under way follows something that the target has forgotten (V6). Both kinds pass as in B.
 
-Sequences wrap at 2^31 and compare in that ring. The gate's state belongs to a single process. Another router, or a
+Sequences wrap at 2^31 and compare in that ring. The gate's state belongs to a single process; another router, or a
 restarted router, learns of open producers by C.
 """
 
@@ -87,10 +86,7 @@ class FirstWriteGate:
     priming: dict[GateKey, object] = field(default_factory=dict)
     """Client connection that will get the outcome of the priming batch, by producer."""
     _behind: dict[GateKey, dict[Callable[[], None], None]] = field(default_factory=dict)
-    """Callbacks at the outcome, by producer, in order of arrival.
-
-    After a flip thousands of writes wait, nearly all for other producers.
-    """
+    """Callbacks at the outcome in order of arrival, by producer: after a flip thousands wait for other producers."""
 
     def load(self, table: RoutingTable) -> None:
         """Take the barrier tables of all promoted topics; tables of topics that are not promoted are dropped."""
@@ -157,10 +153,7 @@ class FirstWriteGate:
             self.opened.add(key)
 
     def left(self, connection: object) -> list[GateKey]:
-        """Return the producers whose priming batch a closed connection has sent: their outcome will never be known.
-
-        The caller lets everything that waits for these producers look again.
-        """
+        """Return producers whose priming outcome a closed connection left unknown; the caller wakes all that wait."""
         unknown = [key for key, whose in self.priming.items() if whose is connection]
         for key in unknown:
             del self.priming[key]

@@ -1,20 +1,15 @@
 """Limits for the connections, memory and idle time of a router's clients; connections beyond a limit are closed.
 
-a. A connection beyond `max_connections`, or beyond `max_connections_per_address` of its host, is closed at once. With
-   TLS this happens before the handshake, and a connection in a handshake counts like any other.
+a. A connection beyond `max_connections`, or beyond `max_connections_per_address` of its host, is closed at once, with
+   TLS before the handshake. A connection in a handshake counts like any other.
 b. A connection in its TLS handshake, or before a required login, counts apart from `max_connections`. Beyond
    `max_connections_before_login` the router closes the oldest such connection of the host that has most of them. So
-   clients that do not log in cannot keep out clients that do. The memory kept for all of these connections is limited,
-   too.
-c. The memory that clients make this router use is limited twice. The router reads no further from a connection while
-   too much of that connection waits (`Session.congested`, `FrameStream`). All clients together may use
-   `max_buffered_bytes`. Beyond that limit the clients that use most are reset until the rest fits: they do not read
-   their answers, or send requests without end.
-d. A connection with nothing in flight and no request for `max_idle_s` is closed, as brokers do. Half a request does not
-   count as a request.
-
-For (c) the router looks only at clients that were seen to use memory. `watch` adds a client, and a client that uses
-none any more is dropped. So ten thousand quiet connections cost nothing.
+   clients that do not log in keep out no others. The memory kept for all of these connections is limited, too.
+c. Memory is limited twice. The router reads no further from a connection while too much of that connection waits
+   (`Session.congested`, `FrameStream`). All clients together may use `max_buffered_bytes`; beyond, the clients that use
+   most are reset until the rest fits: they do not read their answers, or send requests without end. The router looks
+   only at clients that `watch` noted and that still use memory, so ten thousand quiet connections cost nothing.
+d. A connection with nothing in flight and no whole request for `max_idle_s` is closed, as brokers do.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """Open transactions of routed producers. A transaction at a source is a forward in flight until it ends.
 
-An open transaction counts as an unresolved forward at each topic that its id writes (`forwards`). So a fence is
-complete only when all these transactions have ended. The same holds at topics that the transaction has not reached yet,
-and may need before the end. A transaction is entered before the first AddPartitionsToTxn leaves. The entry ends when
-the source has answered its EndTxn, or an InitProducerId that ended the transaction, or reports the transaction as not
-open.
+An open transaction counts as an unresolved forward (`forwards`) at each topic that its id writes, also at topics that
+it may still need. So a fence is complete only when all these transactions have ended. A transaction is entered before
+the first AddPartitionsToTxn leaves. The entry ends when the source has answered its EndTxn, or an InitProducerId that
+ended the transaction, or reports the transaction as not open.
 
-For a transaction at the target, the coordinator there is the judge. An open transaction there matters only for the
-other writes of its client. So the router remembers such a transaction as long as a connection exists that has heard of
-the transactional id.
+For a transaction at the target, the coordinator there is the judge; the transaction matters only for the other writes
+of its client. So the router remembers it as long as a connection exists that has named the transactional id.
 
 Any client may name an id, and only the id's cluster knows the producer. A transaction that a connection has asked for
-and the cluster has not granted yet counts at fences. Otherwise the transaction is open to that connection alone.
+and the cluster has not granted yet counts at fences; otherwise it is open to that connection alone.
 """
 
 from __future__ import annotations
@@ -50,19 +48,13 @@ class OpenTransaction:
         self.asked += 1
 
     def answered(self, connection: object, *, known: bool) -> bool:
-        """Note an answer, from which the transaction may be `known` to be open; return whether it never began.
-
-        Clients may ask for several partitions at once.
-        """
+        """Note one of perhaps several answers; return whether the transaction, open if `known`, never began."""
         self.asking.remove(connection)
         self.known = self.known or known
         return not (self.known or self.asking)
 
     def is_open(self, connection: object) -> bool:
-        """Return whether a connection sees the transaction as open.
-
-        The cluster has reported it as open, or the connection has a request in flight.
-        """
+        """Return whether the cluster reported the transaction as open, or this connection has a request in flight."""
         return self.known or connection in self.asking
 
 
@@ -76,10 +68,7 @@ class TargetTransactions:
 
     open: dict[str, OpenTransaction] = field(default_factory=dict)
     overtaken: dict[str, float] = field(default_factory=dict)
-    """Ids that commit offsets of a group, with the time when the group opened.
-
-    The input of such an id's next transaction may have been read before the group opened.
-    """
+    """Ids that commit a group's offsets, with the time of its opening: the next transaction's input may be older."""
     _heard: Counter[str] = field(default_factory=Counter)
     """Number of connections that have heard of each id."""
 
@@ -87,11 +76,7 @@ class TargetTransactions:
         self._heard[name] += 1
 
     def forget(self, name: str, connection: object) -> None:
-        """Drop a connection's knowledge of an id; the last connection drops all that was known.
-
-        Nobody gets the answers to the connection's requests any more. A later connection asks the clusters what is
-        open.
-        """
+        """Drop a connection's knowledge of an id and its answers; the last drops all, later ones ask the clusters."""
         self._heard[name] -= 1
         entry = self.open.get(name)
         if entry is not None:
@@ -103,20 +88,16 @@ class TargetTransactions:
             del self.open[name]
 
     def groups_opened(self, groups: Set[str], known: Iterable[Mapping[str, TransactionRecord]], now: float) -> None:
-        """Note that groups which followed belong to the target now.
-
-        `known`: the state log's records of each transactional id.
-        """
+        """Note that followed groups belong to the target now; `known`: the log's records of each transactional id."""
         self.overtaken = {name: since for name, since in self.overtaken.items() if now - since < _OVERTAKEN_S}
         if groups:
             records = (record for each in known for record in each.values())
             self.overtaken |= {r.name: now for r in records if not groups.isdisjoint(r.groups)}
 
     def overtakes(self, name: str, now: float) -> bool:
-        """Return whether an id's input may have been read before its group opened; a client that hears so reads anew.
+        """Return whether an id's input may have been read before its group opened, so that the client reads anew.
 
-        True is returned once. The end of that transaction and the begin of the next may be known only to another
-        router.
+        True is returned once: only another router may know the end of that transaction and the begin of the next.
         """
         since = self.overtaken.pop(name, None)
         return since is not None and now - since < _OVERTAKEN_S

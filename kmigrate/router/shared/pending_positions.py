@@ -1,11 +1,10 @@
 """Partitions of groups that follow whose committed offset a client has asked for and was not told.
 
-A client that takes such an answer for "there is no committed offset" reads from an end of the log. The client's next
-commit lies below the committed offset. No answer of this router is known to have that effect. If an answer has that
-effect, the commit is refused (`groups.handler`, rule G), so that the group keeps the committed offset.
-
-A partition is marked when an answer to OffsetFetch leaves the committed offset out. The mark ends when any client of
-the group is told the committed offset, after ten minutes, and with the group's promote.
+A client that takes such an answer for "there is no committed offset" reads from an end of the log. Its next commit lies
+below the committed offset. No answer of this router is known to have that effect. If an answer has, the commit is
+refused (`groups.handler`, rule G), so that the group keeps the offset. A partition is marked when an answer to
+OffsetFetch leaves the committed offset out. The mark ends when any client of the group is told the offset, after ten
+minutes, and with the group's promote.
 """
 
 from __future__ import annotations

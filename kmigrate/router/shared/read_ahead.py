@@ -1,23 +1,22 @@
 """Asks ahead for a consumer's next fetch: a connection's fetch session on both sides of the router.
 
 Kafka's own consumer, from 4.0 on, asks a broker again only once the consumer has handed out all records. So nothing is
-under way while a consumer that is behind works. And through a router each answer passes an additional socket.
+under way while a consumer that is behind works, and through a router each answer passes an additional socket.
 
 The answer tells the router the consumer's next request: the same session, and each partition that had records, from
 behind the last batch. So the router sends that request at once, and holds the answer until the client asks.
 
     asked ahead ── the client asks just that, in time ──▶ used: the client gets the answer
-         │
          └── the client asks otherwise, or too late ──▶ dropped: the router asks for all that the client's session reads
 
-An answer is used only for the request that the client sends, so no client reads records that the client has not asked
-for. An answer is used within `STALE_S`, as long as a broker may take for any answer. After a wrong guess the broker's
-session (KIP-227) has gone on without the client. Then a full request opens another session, and ids and epochs are
-translated from there on. The client sees the same session throughout. Each wrong guess makes the next guess rarer.
+An answer is used only for the request that the client sends, so no client reads records that it has not asked for. The
+answer is used within `STALE_S`, as long as a broker may take. After a wrong guess the broker's session (KIP-227) has
+gone on without the client. Then a full request opens another session, and ids and epochs are translated; the client
+sees the same session throughout. Each wrong guess makes the next guess rarer.
 
 Memory: an answer that is asked ahead, or awaited whole before asking ahead, has at most `MOST_BYTES`, or a single
-batch. All such answers of a router together take no more than `Room` has. Requests of a connection are handled one at a
-time, as at a broker. The module is pure.
+batch. All such answers together take no more than `Room` has. Requests of a connection are handled one at a time, as at
+a broker. Pure.
 """
 
 from __future__ import annotations
@@ -193,10 +192,7 @@ class ReadAhead:
         return may and self._has_room
 
     def instead(self) -> FetchRequest:
-        """Return a request for everything that the client's session reads.
-
-        The request replaces the client's, because the broker's session has gone on without the client.
-        """
+        """Return a request for all that the session reads; the broker's session has gone on without the client."""
         self._next_own, self._opening = 1, True
         return self._manner.of(dict(self._reads or {}), self._own, 0)
 

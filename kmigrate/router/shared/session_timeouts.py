@@ -1,7 +1,7 @@
-"""Session timeouts that members of mirrored groups request at this router, taken from their JoinGroup requests. Pure.
+"""Session timeouts that members of mirrored groups request in JoinGroup at this router. Pure.
 
-The target refuses a session timeout beyond its own limits. So a promote has to know the members' session timeouts
-before the group opens.
+The target refuses a session timeout beyond its own limits, so a promote has to know the members' timeouts before the
+group opens.
 """
 
 from __future__ import annotations

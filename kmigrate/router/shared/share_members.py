@@ -1,8 +1,7 @@
 """Members of share groups that may stay at the target, by the topics that were mirrored at their check. Pure.
 
-A member names topics when joining and when they change, and in no other heartbeat. A member may have subscribed before
-a topic was mirrored, or at another router. So the router asks the member's coordinator, once for each time that more
-topics are mirrored.
+A member names topics only when joining and when they change. A member may have subscribed before a topic was mirrored,
+or at another router. So the router asks the member's coordinator, once whenever more topics are mirrored.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ _MOST_MEMBERS = 20_000
 
 @dataclass(slots=True)
 class ShareMembers:
-    """Checked members of all connections of one router.
-
-    The members' topics are not kept, because a client may name any number.
-    """
+    """Checked members of all connections of one router, without their topics, of which a client may name any number."""
 
     _mirrored: frozenset[str] = frozenset()
     _version: int = 0

@@ -1,6 +1,5 @@
 """State that all client connections of one router share, and the two interfaces through which they act.
 
-`SharedState` is the shared state: the routing table, the gate, the counts of forwards in flight, the address book.
 `Backend` is the interface to the router process, `ClientLink` the interface to one client connection. `server` and
 `listeners` implement these interfaces, and tests fake them.
 """
@@ -84,10 +83,8 @@ class ClientLink(Protocol):
     ) -> None:
         """Send to this connection's target broker; without `answered` no answer is due (acks=0).
 
-        `answered` receives the whole answer, except an answer that `begins` takes in pieces.
-
-        If the connection to the target is lost, the client's connection is closed: the order of requests cannot be
-        kept.
+        `answered` receives the whole answer, except an answer that `begins` takes in pieces. If the connection to the
+        target is lost, the client's connection is closed: the order of requests cannot be kept.
         """
 
     def to_source(
@@ -112,18 +109,15 @@ class ClientLink(Protocol):
     ) -> Future[Outcome]:
         """Send to a group coordinator of a source; the connection closes with the client's, whatever is in flight.
 
-        `waits`: the coordinator may hold the answer until other members have come. Such requests have a connection of
-        their own, because a broker reads no further on a connection while an answer on that connection is due.
+        `waits`: the answer may wait for other members. Such requests have a connection of their own, because a broker
+        reads no further on a connection while an answer is due there.
         """
 
     def wake_at(self, when: float) -> None:
         """Have the session advance at a moment of `now()`."""
 
     def advanced(self, *, done: bool) -> None:
-        """Note that the session has looked at its requests, so that reading goes on or pauses.
-
-        `done`: nothing is left to send.
-        """
+        """Note that the session has looked at its requests, so that reading goes on or pauses; `done`: all sent."""
 
     def close(self, reason: str) -> None:
         """Close the client's connection and log the reason in one line."""
@@ -135,10 +129,7 @@ class ClientLink(Protocol):
         """Note that the target has accepted the client's login, or a renewal, on this connection's upstream."""
 
     def log_in(self, identity: Identity) -> Future[str]:
-        """Replace the upstream by a target connection with the login that the table of clients has for the identity.
-
-        Return the error text, or '' on success.
-        """
+        """Replace the upstream with the login that the table of clients has for an identity; return the error or ''."""
 
 
 class ClientContext(Protocol):
@@ -148,8 +139,7 @@ class ClientContext(Protocol):
     """Conversations that end when the client is gone."""
     host: str
     home: str
-    """Home router of a client that came to this router as a fallback (`shared.fallback_routers`); '' for other
-    clients."""
+    """Home router of a client that came here as a fallback (`shared.fallback_routers`); '' for other clients."""
     broker: int | None
     """Target broker whose listener took the connection; None: the bootstrap listener, or a fallback listener."""
 
@@ -198,18 +188,14 @@ class Backend(Protocol):
         """Find the log ends that readers of a source, or of TARGET, see: all that are known within `seconds`."""
 
     def when_copied(self, link: str, positions: Mapping[tuple[str, int], int], seconds: float) -> Future[bool]:
-        """Wait until the target holds everything below these positions; False after `seconds`.
-
-        A position beyond the end of the source's log is not waited for.
-        """
+        """Wait until the target holds all below these positions, up to the source's log end; False after `seconds`."""
 
     def look_up(
         self, link: str, times: Mapping[tuple[str, int], int], seconds: float, *, read_committed: bool
     ) -> Future[Mapping[tuple[str, int], Found]]:
         """Look up partitions of mirrored or promoted topics by time at a link's source.
 
-        A partition without an answer within `seconds` is missing in the result. So is a topic that was created anew
-        since the topic was mirrored.
+        The result lacks topics created anew since their mirroring, and partitions without an answer within `seconds`.
         """
 
     def refresh_target(self) -> None: ...
@@ -224,19 +210,13 @@ class Backend(Protocol):
         """Get a fresh producer id of the target; −1 if the target gave no id."""
 
     def producer_mark(self, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
-        """Find the producer's last sequence in the target's log of a partition: −1 if there is no record.
-
-        None: the target has not answered in time.
-        """
+        """Find a producer's last sequence in the target's log; −1: no record, None: no answer in time."""
 
     def source_has(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[bool | None]:
         """Find whether a source's log holds a producer's batches up to `stored`; None if the source did not answer."""
 
     def join_at_target(self, producer: ProducerIdentity, topic: str, partition: int) -> Future[int]:
-        """Add a partition to a producer's transaction; return the error code.
-
-        The caller knows that the client may write the partition under this transactional id.
-        """
+        """Add a partition, which the caller knows the client may write, to a transaction; return the error code."""
 
     def find_on_source(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[int]:
         """Find the base offset of a batch in the source's log; −1 if the batch is not near the log's end."""
@@ -252,17 +232,10 @@ class Backend(Protocol):
 
 
 class TransactionStore(Protocol):
-    """Facts on which all routers must agree, in the state log. Calls never block.
-
-    Before an answer arrives, the routing table has the new facts.
-    """
+    """Facts on which all routers must agree, in the state log. No call blocks; before an answer, the table has them."""
 
     def remember(self, record: TransactionRecord) -> Future[bool]:
-        """Write down a transactional id's identities, merged with the record in the log.
-
-        False if the record is not written: the log is not reachable, or the record in the log crosses the new
-        identities.
-        """
+        """Merge an id's identities into its record in the log; False: log unreachable, or the record crosses them."""
 
     def catch_up(self) -> Future[bool]:
         """Read what other processes have written up to now; False if the log could not be read."""
@@ -378,10 +351,7 @@ class SharedState:
         return self._mirrored
 
     def ended(self, link: str, name: str, entry: OpenTransaction | None = None) -> None:
-        """Note that a transaction at a source is over.
-
-        `entry`: the transaction that is over, if the answer may be about an earlier transaction of the same id.
-        """
+        """Note that a source's transaction is over; `entry`: which, if an answer may be about an earlier one."""
         if entry is not None and self.open_at_source.entries.get((link, name)) is not entry:
             return
         for key in self.open_at_source.end(link, name):
@@ -399,10 +369,7 @@ class SharedState:
         return {group: replace(report, trials=self.trials.trials(group)) for group, report in reports.items()}
 
     def has_written(self, topic: str, partition: int, producer_id: int) -> Conversation[bool | None]:
-        """Find whether the target holds records of a producer; None as in `producer_mark`.
-
-        If the target holds records, the producer's partition is never deferred again.
-        """
+        """Find whether the target holds a producer's records; if so, never defer there; None: see `producer_mark`."""
         mark = yield from self.backend.producer_mark(topic, partition, producer_id)
         if mark is None:
             return None

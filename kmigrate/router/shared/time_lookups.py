@@ -1,19 +1,16 @@
 """Corrects look-ups by time (ListOffsets) in logs that the mirror copied under the source's offsets.
 
-The mirror fills holes with control markers, and a broker gives each marker the time of writing. So a target that is
-asked for the first record from a time on names the first marker, for every time before the copy. The target's answer is
-never later than the right answer, and often earlier: a reader that begins there reads again.
-
-While the topic is mirrored, the source's answer is the right answer. After the promote the source still holds what was
-copied, as far as retention allows:
+The mirror fills holes with control markers, and a broker gives each marker the time of writing. So the target names the
+first marker for every time before the copy: never later than the right answer, and often earlier, so that a reader that
+begins there reads again. While the topic is mirrored, the source's answer is right. After the promote the source still
+holds what was copied, as far as retention allows:
 
 A  An answer of the target at or beyond the barrier is right: no marker stands there.
 B  For other answers the source is believed where its log still reaches down to the target's answer, and the topic is
-   the same. If the source has no record below the barrier, the answer is the first record beyond the barrier, if there
-   is any.
+   the same. If the source has no record below the barrier, the answer is the first record beyond the barrier, if any.
 C  In every other case the target's answer stays. No answer is ever later than the right answer.
 D  The record with the largest time is the source's, below the barrier, as long as the target's log ends at the barrier.
-   A record that the target has taken since is older than the answer of the target, or is that answer (A).
+   A record that the target has taken since is older than the target's answer, or is that answer (A).
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Transactions of one client connection. A transaction meets one cluster, and the router knows which.
 
-InitProducerId makes a producer id known at both clusters (`identities`). `locate` finds the cluster of an open
-transaction. `add_partitions` adds partitions at the target, and `end_txn` handles EndTxn.
-
-    handler            the transaction APIs, by lettered rules
-    request            one transaction request on its way through the rules
-    identities         producer ids and epochs of a transactional id, on both clusters
-    source_identities  identities that only a source knows
-    locate             where a transactional id has a transaction open, and whether it has ended elsewhere
-    add_partitions     partitions that enter a transaction at the target
-    end_txn            how a transaction ends, and what a repeated EndTxn is answered
-    coordinator        the client's connections to transaction coordinators of a source
+handler            the transaction APIs, by lettered rules
+request            one transaction request on its way through the rules
+identities         producer ids and epochs of a transactional id, made known at both clusters
+source_identities  identities that only a source knows
+locate             where a transactional id has a transaction open, and whether it has ended elsewhere
+add_partitions     partitions that enter a transaction at the target
+end_txn            how a transaction ends, and what a repeated EndTxn is answered
+coordinator        the client's connections to transaction coordinators of a source
 """

@@ -1,5 +1,4 @@
-"""Adds partitions to a transaction at the target for one client connection: at once, or with a first batch
-(`shared.deferred_partitions`)."""
+"""Adds partitions to a client's transaction at the target: at once, or with a first batch (`deferred_partitions`)."""
 
 from __future__ import annotations
 
@@ -26,10 +25,7 @@ class AddPartitionsHandler:
     _client: ClientLink
 
     def add(self, txn: TxnRequest) -> Conversation[Buffer]:
-        """Ask the target about each partition that may be deferred, then pass on the other partitions (A).
-
-        The client hears that all partitions are in (D).
-        """
+        """Ask the target about partitions that may be deferred (A), pass on the others, and report all as in (D)."""
         deferred, wanted = self._shared.deferred, partitions_of(txn.request)
         unclear = sorted(
             (topic, index)

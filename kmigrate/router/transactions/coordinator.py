@@ -1,8 +1,7 @@
 """Sends a client's requests to transaction coordinators of a source, on the client's connections and with its rights.
 
-The router asks in one version of each API (`protocol.api`). The router finds the coordinator first, and finds the
-coordinator again after an answer that says so. The router never repeats a request: the client gets a retriable code,
-and every client retries.
+The router asks in one version of each API (`protocol.api`), and finds the coordinator first, and again after an answer
+that says so. The router never repeats a request: the client gets a retriable code, and every client retries.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ _FIND_COORDINATOR = entity(ApiKey.FIND_COORDINATOR, 3, "request")
 _DESCRIBE = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")
 _OF_TRANSACTIONS = 1
 _MOST_COORDINATORS = 64
-"""Maximum coordinators that a connection remembers.
-
-The client chooses the ids that it names, and a forgotten coordinator is found again.
-"""
+"""Maximum coordinators that a connection remembers, as the client chooses the ids; a forgotten one is found again."""
 _ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 
 
@@ -38,18 +34,14 @@ class TxnCoordinatorClient:
     silent: set[str] = field(default_factory=set)
     """Links whose source did not answer the last request."""
     gone: bool = False
-    """True once the client is gone: nothing more is asked.
-
-    The client asks again elsewhere, and the older request might arrive last.
-    """
+    """True once the client is gone: nothing more is asked, as an older request might arrive after the client's next."""
 
     def ask(
         self, link: str, name: str, client_id: str | None, message: Message
     ) -> Conversation[tuple[Message | None, int]]:
-        """Ask the coordinator of a transactional id at a link's source.
+        """Ask the coordinator of a transactional id at a link's source; return the answer and the client's code.
 
-        Return the answer and its code as the client may see it, 0 for an answer with several codes. Without an answer,
-        return None and the code for the client.
+        Without an answer, return None and the code for the client; an answer with several codes has the code 0.
         """
         node = self._coordinators.get((link, name))
         if node is None:
@@ -81,10 +73,7 @@ class TxnCoordinatorClient:
         return state
 
     def client_code(self, link: str, name: str, code: int) -> int:
-        """Return the client's code for a coordinator's code, and forget a coordinator that has moved.
-
-        The router finds the coordinator, not the client.
-        """
+        """Return the client's code for a coordinator's; forget one that has moved, as the router finds the next."""
         if code in _ELSEWHERE:
             self._coordinators.pop((link, name), None)
         return _retried(code)

@@ -1,5 +1,4 @@
-"""Ends a transaction: by an EndTxn where it is open, or by a repeated EndTxn where it was (`transactions.handler`,
-E)."""
+"""Ends a transaction: by an EndTxn where it is open, or by a repeated EndTxn where it was (`handler`, E)."""
 
 from __future__ import annotations
 
@@ -25,10 +24,7 @@ _ENDED = {
 }
 """Answer to a commit whose transaction's end is known only from the id's record; an abort has nothing left to do."""
 _OVER = frozenset({Code.NONE, Code.INVALID_TXN_STATE})
-"""Codes after which a transaction is no longer open.
-
-A client that is not the producer gets other codes, and ends nothing.
-"""
+"""Codes after which a transaction is not open any more; clients other than the producer get others, and end nothing."""
 
 
 @dataclass(slots=True)
@@ -57,10 +53,9 @@ class EndTxnHandler:
         return txn.answer((yield from self._end_at_source(txn, record)))
 
     def _end_at_target(self, txn: TxnRequest, *, nowhere_else: bool = False) -> Conversation[Buffer]:
-        """End the transaction at the target.
+        """End the transaction at the target; `nowhere_else`: nothing is open at the source.
 
-        `nowhere_else`: nothing is open at the source. If a fence held the transaction and its client aborts, the
-        transaction began nowhere.
+        If a fence held the transaction and its client aborts, the transaction began nowhere.
         """
         answer = yield from txn.to_target(self._client)
         code = txn.code_in(answer)

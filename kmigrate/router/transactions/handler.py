@@ -1,34 +1,32 @@
 """The transactions of one client connection: each transaction meets one cluster, and the router knows which.
 
 The same transactional id lives on both clusters. While its topics are mirrored, the target has only the id, and the
-source has the transactions. A client knows the producer id and epoch of the target (T, te). Requests to the source
-carry the producer id and epoch of the source (S, se). `docs/decisions/0007` gives the reasons for these rules:
+source has the transactions. A client knows the target's producer id and epoch (T, te). Requests to the source carry the
+source's (S, se). `docs/decisions/0007` gives the reasons for these rules:
 
 A  InitProducerId goes to the target, then to the source of every link that still mirrors. The router answers once the
    pair of identities is in the state log. Both clusters raise their epochs, so the older of two producers is known by
    its te.
-B  A transaction is on the cluster of its first topics, or of its first group. A group that follows is at its link's
+B  A transaction is on the cluster of its first topics, or of its first group: a group that follows is at its link's
    source, every other group at the target. Topics and groups of the other cluster are refused with an error that ends
    the transaction and not the producer.
 C  Under a fence, a transaction may not begin if any topic of its transactional id is fenced or any group is frozen. A
    transaction may not reach a fenced topic that its id had not written before the fence. An open transaction may go on
-   and end. Until its end the transaction counts as in flight at all topics that its id writes
-   (`shared.open_transactions`).
-D  If a request comes to a connection in the middle of a transaction, the router first asks both clusters about the
-   transaction.
+   and end. Until then it counts as in flight at all topics that its id writes (`shared.open_transactions`).
+D  If a request comes to a connection amid a transaction, the router first asks both clusters about the transaction.
 E  An EndTxn without an open transaction is repeated: the first answer was lost. The cluster of the last transaction
-   knows how that transaction ended: the source while the topics are mirrored, afterwards the target, or the source if
-   the target has never seen a transaction of the id (`transactions.end_txn`). If the identity was revoked, the id's
-   record holds the end. If the source refuses the identity in answer to the EndTxn, the router reads the log and judges
-   anew before the client gets an answer (`transactions.identities`).
+   knows how that ended: the source while the topics are mirrored, afterwards the target, or the source if the target
+   has never seen a transaction of the id (`transactions.end_txn`). If the identity was revoked, the id's record holds
+   the end. If the source refuses the identity in answer to the EndTxn, the router reads the log and judges anew before
+   it answers (`transactions.identities`).
 F  If a partition's sequences at the target go on from the source's, the partition enters the transaction with its first
    batch (`shared.deferred_partitions`).
-G  A transactional id couples the topics and groups that the source has let it write. For a topic or group that the id's
-   record does not name, the router first asks the source. Then it counts the transaction there, so that fences wait for
-   it, and writes the coupling down. Only then the client is answered, and batches are written.
+G  A transactional id couples the topics and groups that the source has let it write. For a topic or group outside the
+   id's record, the router first asks the source. Then it counts the transaction there, so that fences wait for it, and
+   writes the coupling down. Only then the client is answered, and batches are written.
 H  After a group has opened at the target, the first transaction of an id that commits for the group is refused its
    commit (ILLEGAL_GENERATION). The client does that transaction again. Its input may have been read before the group
-   opened, and another member reads that input again. Member id and epoch in the commit do not reveal this: a member of
+   opened, and another member reads that input again. The commit's member id and epoch do not reveal this: a member of
    the new protocol (KIP-848) joins the target's group by itself, under its old member id, before the application asks
    for both.
 I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked before
@@ -158,10 +156,7 @@ class TransactionHandler:
         return (yield from self._add_offsets(txn))
 
     def _next_table(self, txn: TxnRequest) -> Conversation[NoReturn]:
-        """Wait a moment for a newer table, and decide anew; then tell the client to retry.
-
-        Clients retry without an error to the application.
-        """
+        """Wait a moment for a newer table, and decide anew; then have the client retry, unseen by applications."""
         now = self._client.now()
         if txn.deadline is None:
             txn.deadline = now + self._shared.settings.group_hold_s
@@ -232,11 +227,7 @@ class TransactionHandler:
         return (yield from self._enter_at_source(txn, at, homes.keys(), ()))
 
     def _begin_at_target(self, txn: TxnRequest) -> Conversation[Buffer]:
-        """Pass on a request that may begin a transaction, and count the transaction as open at the target.
-
-        The transaction counts on this connection from now on, and on other connections once the target has granted the
-        request.
-        """
+        """Pass on a request that may begin a transaction: open on this connection at once, on others once granted."""
         entry = self._locator.begins_at_target(txn.name)
         entry.ask(self._locator)
         if txn.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
@@ -302,10 +293,9 @@ class TransactionHandler:
         topics: Collection[str],
         groups: Collection[str],
     ) -> Conversation[_AtSource | None]:
-        """Ask the source, and write down a new coupling to which the source agrees.
+        """Ask the source, and write down a new coupling to which the source agrees; None: written down, ask again.
 
-        None: the coupling is written down, and the source has to be asked again. The outcome is noted also when the
-        client is gone.
+        The outcome is noted also when the client is gone.
         """
         link, name = record.link, txn.name
         entry.ask(self._locator)
@@ -358,10 +348,7 @@ class TransactionHandler:
         return (yield from self._begin_at_target(txn))
 
     def _commit_offsets(self, txn: TxnRequest) -> Conversation[Buffer]:
-        """Commit at the group's cluster.
-
-        The group coordinator is not the transaction coordinator, and knows nothing of the transaction's identities.
-        """
+        """Commit at the group's cluster, whose coordinator knows nothing of the transaction's identities."""
         group = str(txn.request.group_id)
         route = self._shared.table.followed.get(group)
         has_opened = route is None and (

@@ -1,8 +1,8 @@
 """Producers of transactional ids on both clusters, known from the routing table or made known at the source.
 
 The pair of identities is written down before the first use. An older producer is recognised by the epoch at the target,
-and is fenced before the source is touched. No client is accepted as the newer producer by its own word. Making a
-producer known at the source ends the transaction that is open there. So the router first asks the target which producer
+and is fenced before the source is touched. Making a producer known at the source ends the transaction that is open
+there. So no client is accepted as the newer producer by its own claim: the router first asks the target which producer
 has the id.
 
 If a controller has revoked an identity (`Revoked`), no producer has that identity at the source any more. Its producer
@@ -64,8 +64,8 @@ class ProducerIdentities:
     ) -> Conversation[int]:
         """Have the source give the id's new producer an identity, and write the pair down; return the client's code.
 
-        `at_source` is the producer's present identity there, if the producer only wants the next epoch; else (−1, −1).
-        The conversation must outlive the client, because the source ends the older identity.
+        `at_source`: the identity of a producer that only wants the next epoch; else (−1, −1). The conversation must
+        outlive the client, because the source ends the older identity.
         """
         producer_id, epoch = at_source
         message = _INIT(
@@ -103,10 +103,7 @@ class ProducerIdentities:
         raise DecideAnew
 
     def check_owned(self, txn: TxnRequest, link: str, codes: Collection[int]) -> Conversation[None]:
-        """If the source refuses an identity that may be revoked, read everything written to the log, once.
-
-        If the identity is just being revoked, the client has to retry.
-        """
+        """If a source refuses a perhaps revoked identity, read all the log, once; amid the revoking, clients retry."""
         if OTHER_PRODUCER.isdisjoint(codes):
             return
         if not txn.disowned:

@@ -1,13 +1,13 @@
 """Finds where a transactional id has a transaction open: at a link's source, at the target, or nowhere.
 
-The router knows the transactions that began on its connections. A request may come to a connection in the middle of a
-transaction, because a router died or a connection was lost. Then the router first asks the source of each link that
-knows the id, and then the target.
+The router knows the transactions that began on its connections. After a router's death or a lost connection a request
+may come in the middle of a transaction. Then the router asks the source of each link that knows the id, and then the
+target.
 
-The end of a transaction may stay unknown here, because its client is gone, or ends it at another router. While such a
-transaction counts as open, a fence at those topics is not complete. So under a fence the router asks the source's
-coordinators. The router believes only a coordinator that calls the transaction ended. If the coordinators cannot be
-asked, the transaction counts on until its client sends a request.
+The end of a transaction may stay unknown here, because its client is gone, or ends it at another router. As long as it
+counts as open, a fence at those topics is not complete. So under a fence the router asks the source's coordinators, and
+believes only one that calls the transaction ended. If they cannot be asked, it counts on until its client sends a
+request.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ __all__ = ["TransactionLocator", "close_stale_transactions"]
 _MOST_KNOWN = 16
 """Maximum ids without an open transaction that a connection remembers: a producer has one id and its own connections.
 
-The client chooses the names, and a name has up to 32 KB. The clusters are asked again about a forgotten id.
+A client may name many ids, of up to 32 KB each. The clusters are asked again about a forgotten id.
 """
 
 
 @dataclass(slots=True, eq=False)
 class TransactionLocator:
-    """Knowledge of one client connection; the whole router knows which transactions are open
-    (`shared.open_transactions`)."""
+    """Knowledge of one connection; the router knows which transactions are open (`shared.open_transactions`)."""
 
     shared: SharedState
     identities: ProducerIdentities
@@ -58,10 +57,7 @@ class TransactionLocator:
         self.refused.discard(name)
 
     def over(self, name: str) -> None:
-        """Note that the id's transaction has ended, or was ended, on whatever cluster.
-
-        The input of the next transaction is read after the group opened.
-        """
+        """Note that the id's transaction has ended anywhere; the next reads its input after the group's opening."""
         self._ended_at_target(name)
         self.shared.open_at_target.overtaken.pop(name, None)
 
@@ -114,10 +110,7 @@ class TransactionLocator:
         return code
 
     def look(self, name: str) -> Conversation[None]:
-        """Ask only the sources, for a batch: this connection need not lead to the target's coordinator.
-
-        While the sources are asked for an earlier batch, the look ends at once.
-        """
+        """Ask only the sources, once at a time: a batch's connection may not lead to the target's coordinator."""
         if name not in self._looking:
             self._looking.add(name)
             yield from self._ask_sources(name, None)
@@ -171,12 +164,11 @@ class TransactionLocator:
         return code if row(code).retriable else Code.NONE
 
     def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> OpenTransaction:
-        """Count the id's transaction as open: at these topics, and at other topics and groups that it may still reach.
+        """Count the id's transaction as open: at these topics, and at all that the id's record lets it still reach.
 
-        The id's record names these topics and groups, which are promoted together. If a topic among them were fenced
-        without the transaction, fence and transaction would wait for each other. A fenced topic or a frozen group may
-        have been reported as drained, and is not reached. Nothing of the transaction is written yet to a topic that the
-        record does not name.
+        The topics and groups of a record are promoted together: if one were fenced without the transaction, fence and
+        transaction would wait for each other. A fenced topic or a frozen group may have been reported as drained, and
+        is not reached; to a topic outside the record, nothing is written yet.
         """
         routes, followed = self.shared.table.topics, self.shared.table.followed
         record, reached = self.identities.records(name).get(link), set(topics)
@@ -199,8 +191,7 @@ async def close_stale_transactions(
 ) -> None:
     """Ask the sources once about all open transactions at fenced topics, and note which of them have ended.
 
-    `open_at_source` returns the transactional ids that a link's source calls open; all of them if the source cannot
-    tell.
+    `open_at_source` returns the ids that a link's source calls open, or all ids if the source cannot tell.
     """
     fenced = {route.key for route in shared.table.topics.values() if route.serve is Serve.HOLD}
     entries = shared.open_at_source.entries

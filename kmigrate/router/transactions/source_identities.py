@@ -1,13 +1,12 @@
 """Asks the sources about a producer identity that neither the state log nor the target knows.
 
-A client may have begun a transaction at a source before the client got the router's address. Another process may end
-that transaction, and has only the producer id and the epoch. Flink's exactly-once sink commits this way after a
-restart, also what was committed before. The source has handed that identity out, so the source alone can judge: the
-EndTxn goes there unchanged.
+A client may have begun a transaction at a source before the client got the router's address. Another process may end it
+with only the producer id and the epoch: Flink's exactly-once sink commits this way after a restart, also what was
+committed before. The source alone can judge the identity that it has handed out, so the EndTxn goes there unchanged.
 
-Nothing else is done in such an identity. The target does not know the identity, so the producer could not go on after
-the promote. A producer that begins a transaction, or goes on with a transaction, gets UNKNOWN_PRODUCER_ID. At this code
-clients abort, and that EndTxn goes to the source, too. Then they ask for a new id, which both clusters know.
+Nothing else is done in such an identity: the target does not know it, so the producer could not go on after the
+promote. A producer that begins a transaction, or goes on with one, gets UNKNOWN_PRODUCER_ID. At this code clients
+abort, and that EndTxn goes to the source, too. Then they ask for a new id, which both clusters know.
 """
 
 from __future__ import annotations
@@ -40,10 +39,9 @@ _SILENT = Code.COORDINATOR_LOAD_IN_PROGRESS
 
 @dataclass(slots=True)
 class SourceIdentities:
-    """Asks the sources for a client connection, with the client's rights.
+    """Asks the sources for a client connection, with the client's rights, in turn until a source knows the identity.
 
-    Sources are asked in turn until a source knows the identity. If none does, the client gets the code of a source that
-    did not answer, because that source might have known; or else any code that a source gave.
+    If none does, the client gets the code of a source that did not answer, as it might have known; or else any code.
     """
 
     shared: SharedState
@@ -55,8 +53,7 @@ class SourceIdentities:
         return answer if code is None else txn.answer(code)
 
     def judge(self, txn: TxnRequest) -> Conversation[int | None]:
-        """Return the client's code for an identity that the target does not know; None if the sources do not know the
-        identity either."""
+        """Return the client's code for an identity unknown to the target; None if the sources do not know it either."""
         table = self.shared.table
         known = table.transactions.get(txn.name, {}).values()
         if not table.sources or txn.producer_id < 0 or any(each.producer_id == txn.producer_id for each in known):

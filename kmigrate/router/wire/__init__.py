@@ -1,9 +1,8 @@
 """Kafka requests and responses as the router reads, refuses, splits and rewrites them. One file per family of APIs.
 
-`apis` is the table of APIs: versions and treatment. Hot messages (Produce, Fetch, Metadata) are walked by hand and
-changed in place; all others are read and written by kio.
+Hot messages (Produce, Fetch, Metadata) are walked by hand and changed in place; kio reads and writes all others.
 
-    apis            the table of APIs
+    apis            the table of APIs: versions and treatment
     api_versions    ApiVersions answers
     refusals        elements of answers that refuse elements of requests
     node_ids        target brokers as clients see them

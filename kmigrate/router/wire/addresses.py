@@ -1,11 +1,9 @@
 """Translates node ids and addresses between the target and the router's clients (D5).
 
 Answers name brokers as the router shows them; a request reaches the target with the target's own ids. kio reads and
-writes these messages in all versions. `wire.metadata` handles the topics of Metadata answers. Produce and Fetch answers
-must not be decoded; `produce` and `fetch` handle them.
-
-Controllers have their ids from the same numbers as brokers, so controllers' ids are translated, too. The addresses of
-controllers stay as they are, because no client of a router talks to controllers.
+writes these messages in all versions. `wire.metadata` handles the topics of Metadata answers. `produce` and `fetch`
+handle their answers, which must not be decoded. Controllers share the brokers' numbers, so controllers' ids are
+translated, too. Controllers' addresses stay as they are, because no client of a router talks to controllers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Answers admin requests about mirrored topics; the rest of a request goes to the target.
 
 While a topic is mirrored, its shape and configuration follow the source. A change at the target would be undone or
-would break identity. So the router answers POLICY_VIOLATION, which admin clients show with the message beside it.
-
-CreateTopics for a mirrored topic changes nothing. Applications send CreateTopics at each start, and go on when the
-answer is TOPIC_ALREADY_EXISTS. Each topic of a request is judged by itself, as brokers do.
+would break identity, so the router answers POLICY_VIOLATION, which admin clients show with the message beside it.
+CreateTopics for a mirrored topic changes nothing. Applications send CreateTopics at each start, and go on after
+TOPIC_ALREADY_EXISTS. Each topic of a request is judged by itself, as brokers do.
 """
 
 from __future__ import annotations

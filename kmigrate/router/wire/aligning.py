@@ -1,9 +1,7 @@
 """Cuts partitions that the mirror still aligns out of answers: no record, offset or epoch of them reaches a client.
 
 The client gets NOT_LEADER_OR_FOLLOWER (6). Every client then asks for metadata, where the topic has no leader yet, and
-asks again from the same position.
-
-A whole Fetch answer is cut here, in every version from 4 on. kio reads and writes the other answers.
+asks again from the same position. A whole Fetch answer is cut by hand, from version 4 on; kio does the others.
 """
 
 from __future__ import annotations

@@ -26,10 +26,9 @@ _HIDDEN_FEATURES = frozenset({"transaction.version", "streams.version"})
 
 
 def filter_api_versions(frame: bytearray, version: int) -> bytes:
-    """Return a broker's ApiVersions answer (whole frame in, whole frame out), cut down to what the router offers.
+    """Return a broker's ApiVersions answer (whole frame in and out), cut down to what the router offers.
 
-    A broker that does not know the asked version answers in version 0 with error 35 (KIP-511, D7). The response header
-    never has tags (D8).
+    An unknown version is answered in version 0 with error 35 (KIP-511, D7). The response header never has tags (D8).
     """
     if frame[8:10] == Code.UNSUPPORTED_VERSION.to_bytes(2, "big"):
         version = 0

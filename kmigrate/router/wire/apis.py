@@ -1,7 +1,7 @@
 """The table of APIs: the versions that clients may use through the router, and the treatment of each API (D6, D7, D10).
 
-A row gives the reason where the router offers less than brokers do. An API without a row is hidden, too. A test
-compares the table with Kafka's own schemas, so that no client API is forgotten. docs/apis.md prints the rows.
+A row gives the reason where the router offers less than brokers do; an API without a row is hidden. A test compares the
+table with Kafka's own schemas, so that no client API is forgotten. docs/apis.md prints the rows.
 """
 
 from __future__ import annotations
@@ -220,8 +220,7 @@ def treated(*treatments: Treatment) -> frozenset[int]:
 
 
 def check_offered(api_key: int, version: int) -> None:
-    """Refuse an API or version that was never offered: a closed connection is better than a guess at an unknown
-    shape."""
+    """Refuse an API or version that was never offered: closing the connection beats guessing an unknown shape."""
     api = OFFERED.get(api_key)
     if api is None or not api.versions[0] <= version <= api.versions[1]:
         raise ProtocolViolation("not-offered", f"a client sent api {api_key} version {version}, which is not offered")

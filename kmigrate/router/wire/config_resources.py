@@ -1,7 +1,7 @@
 """Shows configuration resources as clients know them: the router's node ids, and the source's values of topics.
 
-An admin client takes a broker's id from Metadata, so the client names a broker as the router shows the broker. The
-asked broker knows only its own id. A client that names the target's own id gets an answer with the target's own id.
+An admin client names a broker by the id that Metadata shows, but the asked broker knows only its own id. A client that
+names the target's own id gets an answer with the target's own id.
 
 Until the promote, the topic at the target keeps all records, in whatever size they come (`mirror.upkeep.configs`).
 Clients shall see the configuration that they know: Kafka Connect and Schema Registry end at their start where their
@@ -40,10 +40,7 @@ def make_names_real(request: Message, book: AddressBook) -> Message:
 
 
 def show_names(answer: bytearray, head: RequestHead, book: AddressBook, asked: frozenset[str]) -> bytes:
-    """Return the answer with the ids that the client asked for.
-
-    LIST_CONFIG_RESOURCES names brokers without being asked for names, so there every id is shown as the router's.
-    """
+    """Return the answer with the ids that the client named, or the router's (LIST_CONFIG_RESOURCES names no ids)."""
 
     def shown(resource: Message) -> Message:
         node = whole_number(str(resource.resource_name))

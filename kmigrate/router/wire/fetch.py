@@ -2,11 +2,9 @@
 
 Node ids stand in three places (D5). The preferred read replica (version ≥ 11) and the current leader (tag 1 of a
 partition, ≥ 12) are of fixed size. The endpoints of those leaders (tag 0 at the end, ≥ 16) are written anew. In every
-offered version, a reader that is out of range may be told to ask again (`fetch.out_of_range`).
-
-`rewrite_fetch` changes a whole answer at once. `PassingFetch` changes a large answer while the answer arrives. The
-length of a large answer is sent before its new end is known. So the end is filled up to the announced length with
-tagged fields that no client knows. The walk steps over fields without `protocol.reader`, for `make bench-router`.
+offered version, an out-of-range reader may be made to ask again (`fetch.out_of_range`). `PassingFetch` changes a large
+answer while the answer arrives, after its length was sent. So the end is filled up to the announced length with tagged
+fields that no client knows. The walk steps over fields without `protocol.reader`, for `make bench-router`.
 """
 
 from __future__ import annotations
@@ -83,10 +81,9 @@ class PassingFetch:
         """Number of bytes of records that are still to arrive."""
 
     def take(self, come: memoryview, left: int) -> int:
-        """Return how many of the arrived bytes may pass, changed in place.
+        """Return how many bytes may pass, changed in place; the caller brings the rest again, with more bytes behind.
 
-        The caller brings the other bytes again, with more bytes behind them. `left` counts the bytes of the answer that
-        have not passed, the arrived bytes included.
+        `left` counts the bytes of the answer that have not passed, the arrived bytes included.
         """
         at = self._walk.over(come, self._records)
         if at > left or len(come) == left:
@@ -106,8 +103,7 @@ class PassingFetch:
 class _Walk:
     """The way through an answer, field by field; where bytes are missing the walk stops until they are there.
 
-    A step reads fields that belong together, at least a byte, and changes nothing before all of them are read. So a
-    step can be repeated when more bytes have arrived.
+    A step reads at least a byte and changes nothing before all its fields are read, so a step can be repeated.
     """
 
     def __init__(self, version: int, book: AddressBook, comes_again: ComesAgain) -> None:
@@ -139,8 +135,7 @@ class _Walk:
         return at
 
     def check_end(self, at: int, size: int) -> None:
-        """Raise ProtocolViolation unless the walk through a complete answer has ended, and `at` is at its fields'
-        end."""
+        """Raise ProtocolViolation unless the walk through a complete answer has ended at the end of its fields."""
         if self._step is not None or at > size or (at == size) == self._flexible:
             why = self._missed or f"it ends at {at} of {size} bytes"
             raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer cannot be read: {why}")
@@ -236,10 +231,7 @@ class _Walk:
 
 
 def _endpoints(frame: Buffer, at: int, book: AddressBook) -> bytes | None:
-    """Return the endpoints for an answer's last tags, b"" for no endpoints; None where nothing is to be changed.
-
-    Other tags are dropped together with the endpoints, because unknown fields may name brokers.
-    """
+    """Return endpoints for the last tags, b"" for none, None for no change; other tags go, as they may name brokers."""
     try:
         count, inside = read_uvarint(frame, at)
         known = b"" if count else None
@@ -277,10 +269,9 @@ def _endpoints_field(known: bytes) -> bytes:
 
 
 def _filled_up(field: bytes, size: int) -> bytes:
-    """Return tags of exactly `size` bytes: with this field if there is room, filled up with unknown fields.
+    """Return tags of exactly `size` bytes: this field if there is room, then unknown fields of two bytes at least.
 
-    A client that gets an answer without endpoints asks for metadata to learn where a leader is. A filling field takes
-    two bytes at least, so a single spare byte leaves out the endpoints, too.
+    A single spare byte leaves the endpoints out, too: the client then asks for metadata to learn where a leader is.
     """
     spare = size - 1 - len(field)
     if spare < 0 or spare == 1:
@@ -290,10 +281,7 @@ def _filled_up(field: bytes, size: int) -> bytes:
 
 
 def _fillers(size: int) -> list[bytes]:
-    """Return unknown fields of `size` bytes; `size` is not 1.
-
-    A single field is enough, except where the size of its length field does not fit: then there are two.
-    """
+    """Return unknown fields of `size` bytes (not 1); two fields where a single field's length does not fit."""
     if not size:
         return []
     for digits in range(1, 6):

@@ -5,12 +5,11 @@
     forgotten topics: name or id, partitions; tags
     rack; tags
 
-No consumer sends tags in these requests, so requests with tags are not read here. Requests that are cut short are not
-read here either.
+No consumer sends tags in these requests, so requests with tags, or cut short, are not read here.
 
-Of an answer, the module reads the session, and how far the answer brings its reader. A reader's next request names the
-offset behind the last whole batch of each partition. So batches are stepped over by the lengths in their headers, and
-their records stay unread. `make bench-router` is the reason for reading without `protocol.reader`.
+A reader's next request names the offset behind the last whole batch of each partition. So batches of an answer are
+stepped over by the lengths in their headers, and their records stay unread. `make bench-router` is the reason for
+reading without `protocol.reader`.
 """
 
 from __future__ import annotations
@@ -152,8 +151,7 @@ def _count(frame: bytearray, at: int) -> tuple[int, int]:
 
 
 def _topic(frame: bytearray, version: int, at: int) -> tuple[bytes, int]:
-    """Return a topic as requests and answers name it, and the offset after it; IndexError where the topic is cut
-    short."""
+    """Return a topic as requests and answers name it, and the offset after it; IndexError where it is cut short."""
     start = at
     if version >= FIRST_WITH_TOPIC_IDS:
         at += 16
@@ -258,11 +256,9 @@ def show_session(frame: Buffer, session_id: int) -> None:
 
 
 def read_ends(frame: bytearray, version: int, *, committed: bool) -> dict[Partition, End] | None:
-    """Return the ends of the partitions that have records in the answer.
+    """Return the ends of the partitions with records in the answer; None where the reader's next request is unknown.
 
-    None where an answer says more than records: an error, another leader, or a replica to read from. None also where
-    batches are small or of an old format, or where the answer cannot be read. The reader's next request is then
-    unknown.
+    None means an error, another leader, a replica to read from, small or old-format batches, or an unreadable answer.
     """
     try:
         return _ends(frame, version, committed)

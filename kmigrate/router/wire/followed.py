@@ -1,8 +1,7 @@
 """Splits, merges and recasts messages of groups that follow, and removes leader epochs.
 
-The messages go to the source in the source's versions. A leader epoch of one cluster means something else on the other
-cluster: a client that gets a foreign epoch rewinds or reads nothing (C1, V5). So no leader epoch passes in either
-direction.
+The messages go to the source in the source's versions. A leader epoch means something else on the other cluster: a
+client that gets a foreign epoch rewinds or reads nothing (C1, V5). So no leader epoch passes in either direction.
 """
 
 from __future__ import annotations
@@ -116,10 +115,7 @@ def committed_in(request: Message) -> dict[tuple[str, int], int]:
 
 
 def returned_and_left_out(request: Message, answer: Message) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
-    """Split the partitions of an OffsetFetch request about a single group: returned in the answer, and left out.
-
-    A partition without a committed offset counts as returned.
-    """
+    """Return the partitions that a group's OffsetFetch answer returns (also without offset), and those left out."""
     (asked,), (returned,) = _positions(request), _positions(answer)
     named = {(str(topic.name), int(index)) for topic in asked.topics or () for index in topic.partition_indexes}
     found = {
@@ -200,8 +196,7 @@ def source_request(head: RequestHead, request: Message, newest: int) -> Asked:
 def as_no_member(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | None:
     """Return an OffsetFetch request without member ids for groups whose members the target does not know.
 
-    None where the target knows all members, or where the rejected members belong to groups other than `opened`, the
-    groups that have opened a moment ago.
+    None where the target knows all members, or a rejected member's group is not in `opened` (a moment ago).
     """
     if head.api_key != ApiKey.OFFSET_FETCH or head.version < _FIRST_OF_MEMBERS:
         return None

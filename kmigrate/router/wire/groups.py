@@ -4,14 +4,12 @@ A consumer that already moved must wait without noticing. Each coordination requ
 then answers COORDINATOR_LOAD_IN_PROGRESS (14) in the shape of the request's version; clients retry after 14 in silence.
 
 A member that joined before its group was held is answered as by a broker that loads its groups. A SyncGroup gets
-REBALANCE_IN_PROGRESS (27), so that the member joins anew and its JoinGroup waits. A Heartbeat gets success. At 14 to a
+REBALANCE_IN_PROGRESS (27), so that the member joins anew and its JoinGroup waits; a Heartbeat gets success. At 14 to a
 SyncGroup, Java's and aiokafka's consumers end, and aiokafka's also at 14 to a Heartbeat.
 
-LeaveGroup passes: there is no member at the target to remove, and a client that closes should not wait.
-
-A client that deletes the group or its committed offsets is answered at once and is not held. A held request would reach
-the target the moment the group opens, before the members are there. The request would delete the offsets that the
-promote has just carried over, and the members would begin at an arbitrary position.
+LeaveGroup passes: the target has no member to remove, and a client that closes should not wait. A delete of the group
+or of committed offsets is answered at once. If held, the delete would reach the target before the members, the moment
+the group opens. The offsets that the promote carried over would go; members would begin at an arbitrary position.
 """
 
 from __future__ import annotations
@@ -70,10 +68,7 @@ def groups_of(request: Message) -> list[str]:
 
 
 def leaves_group(heartbeat: Message) -> bool:
-    """Return whether a heartbeat says that its member leaves (KIP-848, KIP-932).
-
-    A member says so once, and does not wait for the answer.
-    """
+    """Return whether a heartbeat says that its member leaves (KIP-848, KIP-932), once and without awaiting answers."""
     return int(getattr(heartbeat, "member_epoch", 0)) < 0
 
 
@@ -115,15 +110,13 @@ def _fetch(head: RequestHead, request: Message, code: int) -> Message:
 def _no_positions(kind: type[Message], asked: Message, version: int, code: int, **named: object) -> Message:
     """Return an OffsetFetch answer about a group that tells no committed offset.
 
-    aiokafka (up to version 3) looks for errors at partitions alone, and takes an answer without partitions for "no
-    committed offsets": then `auto_offset_reset` decides. So the partitions bear the error up to version 3.
-
-    From version 4 on the partitions are left out, as brokers leave them out. librdkafka forgets a partition that
-    bears an error, and nobody reads the partition before the partition is assigned anew.
+    Up to version 3 the partitions bear the error: aiokafka looks for errors there alone, and without partitions applies
+    `auto_offset_reset`. From version 4 on the partitions are left out, as brokers do: librdkafka forgets a partition
+    that bears an error, and nobody reads the partition before the partition is assigned anew.
 
     COORDINATOR_LOAD_IN_PROGRESS becomes UNSTABLE_OFFSET_COMMIT of each partition where clients know that error. All of
-    them ask again in silence. If the assignment of a librdkafka consumer has changed since the request, librdkafka
-    tells its application of an error of the whole answer, and never asks again.
+    them ask again in silence. At an error of the whole answer, a librdkafka consumer whose assignment has changed since
+    the request tells its application, and never asks again.
     """
     topic_type = element_type(kind, "topics")
 
@@ -138,8 +131,7 @@ def _no_positions(kind: type[Message], asked: Message, version: int, code: int, 
 def asking_again(answer: Message) -> Message:
     """Return an OffsetFetch answer after which each client asks again for partitions with UNSTABLE_OFFSET_COMMIT.
 
-    A broker tells offset -1 with this error. If the assignment has changed since the request, librdkafka takes -1 for
-    "there is no committed offset", and applies `auto.offset.reset`.
+    A broker's −1 with this error makes librdkafka apply `auto.offset.reset` if the assignment has changed meanwhile.
     """
     if hasattr(answer, "groups"):
         return change_each(answer, ("groups",), asking_again)

@@ -1,9 +1,8 @@
 """Translates topic ids in ConsumerGroupHeartbeat and ConsumerGroupDescribe messages of groups that follow.
 
 Each side gets its own topic ids. Answers to heartbeats tell a member of the new protocol (KIP-848) which partitions are
-its own; heartbeats say which partitions the member has. Both sides leave out what has not changed: `None` stands for
-"as before". A heartbeat with all fields gets the whole assignment as an answer. Clients send such a heartbeat when they
-join and after every error.
+its own; heartbeats say which partitions the member has. Both sides leave out what has not changed (`None`). A heartbeat
+with all fields, sent at a join and after every error, gets the whole assignment as an answer.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ _OFTEN = dt.timedelta(seconds=0.5)
 
 
 def owned(message: Message | None) -> Partitions | None:
-    """Return the partitions that a member says that it owns, or that an assignment names; None where neither is
-    said."""
+    """Return the partitions that a member owns or that an assignment names; None where neither is said."""
     if message is None or message.topic_partitions is None:
         return None
     return frozenset((t.topic_id, int(index)) for t in message.topic_partitions for index in t.partitions)
@@ -71,11 +69,9 @@ def needs_regex(request: Message) -> bool:
 
 
 def with_source_ids(request: Message, ids: TopicIds) -> Message:
-    """Return a heartbeat with the source's topic ids.
+    """Return a heartbeat with the source's topic ids; no partitions if the member owns a topic without an id there.
 
-    If the member owns a topic that has no id at the source, the heartbeat names no partitions at all. The source would
-    take a left-out partition as given back, and would give the partition to another member while this member still
-    reads it.
+    The source would take a left-out partition as given back, and give it to another member while this one still reads.
     """
     if request.topic_partitions is None:
         return request
@@ -87,8 +83,7 @@ def with_source_ids(request: Message, ids: TopicIds) -> Message:
 
 
 def with_target_ids(answer: Message, ids: TopicIds) -> tuple[Message, frozenset[UUID]]:
-    """Return an answer with the target's topic ids, and the source's ids of topics that are withheld from the
-    member."""
+    """Return an answer with the target's topic ids, and the source's ids of topics withheld from the member."""
     if answer.assignment is None:
         return answer, frozenset()
     shown, withheld = [], set()
@@ -133,17 +128,16 @@ def from_target(head: RequestHead, frame: bytearray, answer: bytearray, opened: 
         return answer
     request = decode_request(frame, head)
     if code == Code.GROUP_ID_NOT_FOUND:
-        # A joining member gets the target's own error. A group that only has committed offsets carried over has no
-        # protocol, and a heartbeat does not find such a group.
+        # A joining member gets the target's own error. A group that has only carried-over offsets has
+        # no protocol, and heartbeats do not find such a group.
         instead = Code.UNKNOWN_MEMBER_ID if int(request.member_epoch) > _JOINS else code
     elif str(request.group_id) not in opened:
         return answer
     elif code == Code.NONE:
         return frame_answer(sooner(heard), head.correlation_id)
     else:
-        # A joining member tries again while members of the classic protocol have their group's first rebalance, 3 s by
-        # default. Meanwhile a coordinator cannot make the group a group of the new protocol, and answers with an error
-        # (C17) at which clients end.
+        # A joining member retries during the first rebalance of a classic group (3 s by default). Until then the
+        # coordinator cannot convert the group, and answers with an error (C17) at which clients end.
         instead = Code.COORDINATOR_LOAD_IN_PROGRESS if int(request.member_epoch) == _JOINS else code
     return answer if instead == code else frame_answer(group_error(head, request, instead), head.correlation_id)
 

@@ -1,7 +1,7 @@
 """Answers ListGroups while groups follow: followed groups appear as their source has them.
 
-A broker lists the groups that the broker coordinates, and clients put together the lists of all brokers. So a group
-that follows is left out of every broker's list. The first broker that clients see lists all groups that follow.
+A broker lists the groups that the broker coordinates, and clients put together all lists. So a group that follows is
+left out of every broker's list, and the first broker that clients see lists all groups that follow.
 """
 
 from __future__ import annotations
@@ -53,11 +53,7 @@ def without_followed(answer: Message, followed: Collection[str]) -> Message:
 
 
 def with_followed(request: Message, answer: Message, *answers: Message) -> Message:
-    """Return a list with the described groups, as far as the request's filters and the client's rights go.
-
-    If a group cannot be described now, the list would be incomplete. Then the answer is the error of a broker that
-    still loads its groups.
-    """
+    """Return the list with the groups that filters and rights allow; "still loading" if any cannot be described now."""
     described = [group for each in answers for group in each.groups]
     if any(code_of(group.error_code) in _NOT_NOW for group in described):
         return blank(type(answer), error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)

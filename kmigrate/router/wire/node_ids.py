@@ -1,7 +1,6 @@
 """Maps target brokers to what clients see: shifted node ids, and addresses of the router's listeners.
 
-The mapping of ids is an addition, so every router maps alike and no table is kept. Negative ids mean "none" and stay
-unchanged (D1, D5).
+The mapping of ids is an addition: every router maps alike without a table. Negative ids ("none") stay (D1, D5).
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class AddressBook:
         return node + self.offset if node >= 0 else node
 
     def real(self, node: int) -> int:
-        """Return the target's node id for an id that a client names.
-
-        The client names a shifted id, or the target's own id, which a client learns when it leaves the router.
-        """
+        """Return the target's node id for a shifted id, or for the target's own id, which leaving clients know."""
         return node - self.offset if node >= self.offset else node
 
     def address(self, node: int) -> tuple[str, int] | None:

@@ -1,7 +1,7 @@
 """Hides kmigrate's own topics in answers, and refuses them in requests, by name and by topic id.
 
-The state log, the presence log and the offset maps stand on the target beside the topics of applications. A client that
-writes, alters or deletes them ends the migration, so no client reaches them through a router:
+The state log, the presence log and the offset maps stand on the target. A client that writes, alters or deletes them
+ends the migration, so no client reaches them through a router:
 
 - An answer that lists topics leaves kmigrate's topics out.
 - A request that names them is split. The router refuses the named elements and forwards the rest.
@@ -9,8 +9,8 @@ writes, alters or deletes them ends the migration, so no client reaches them thr
   gets the same refusal, so a client does not learn which of these topics exist.
 - A transaction gets no partition at all (OPERATION_NOT_ATTEMPTED), as brokers do where a partition is refused.
 
-`produce.decide` refuses Produce requests. ACL requests are refused where a rule names these topics literally or by a
-prefix of theirs. Broader rules are the administrator's; `doctor` names the principals that such rules let in.
+`produce.decide` refuses Produce requests. ACL requests are refused where a rule names these topics or a prefix of
+theirs. Broader rules are the administrator's; `doctor` names the principals that such rules let in.
 """
 
 from __future__ import annotations

@@ -124,10 +124,7 @@ def _count(read: Reader, before: int = 0) -> int:
 
 
 def _read_parts(read: Reader, topic: str, count: int, view: memoryview) -> list[ProducePart]:
-    """Return the partitions of a topic of a request.
-
-    `make bench-router` is the reason for a single loop without the reader's calls: requests have many partitions.
-    """
+    """Return a topic's many partitions, in one loop without the reader's calls, for `make bench-router`."""
     frame, at, flexible = read.frame, read.at, read.flexible
     stop, out = len(frame), []
     for _ in range(count):
@@ -187,11 +184,7 @@ class _Shape(NamedTuple):
 
 
 class ProduceReader:
-    """Reads the requests of a connection.
-
-    Most producers write a single topic. Their requests differ from the requests before in the correlation id, the
-    partitions and the batches alone. So nothing else of such requests is read.
-    """
+    """Reads a connection's requests; of most (single topic) only what differs: correlation id, partitions, batches."""
 
     def __init__(self) -> None:
         self._shape: _Shape | None = None
@@ -210,8 +203,7 @@ class ProduceReader:
 
 
 def _parts_alone(topic: str, frame: bytearray, at: int) -> tuple[ProducePart, ...] | None:
-    """Return the partitions of a request's only topic, from `at` on; None where tags follow, or the bytes are
-    broken."""
+    """Return the partitions of a request's only topic, from `at` on; None for tags or broken bytes."""
     read = Reader(frame, at, flexible=True)
     try:
         parts = _read_parts(read, topic, _count(read), memoryview(frame))
@@ -267,10 +259,9 @@ def _array(count: int, flexible: bool) -> bytes:
 
 
 def plain_answer_size(request: ProduceRequest) -> int:
-    """Return the length of an answer with nothing but figures for each partition: no errors by record, text or tags.
+    """Return the length of an answer with only figures for each partition; for versions with compact fields.
 
-    The left-out fields are as short as they can be, so an answer of this length has none of them and needs no reading.
-    Only for versions with compact fields.
+    An answer of this length, the shortest, has no errors by record, text or tags, and needs no reading.
     """
     if request.answer_begins:  # the header's tags are part of `answer_begins`
         return _PLAIN_ANSWER - 1 + len(request.answer_begins) + _plain_partitions(len(request.parts))
@@ -290,8 +281,7 @@ def _plain_partitions(count: int) -> int:
 
 
 def without_hints(frame: bytearray, request: ProduceRequest) -> Buffer:
-    """Return a broker's answer to a whole request, without hints about leaders (D5); the same frame if there are
-    none."""
+    """Return a broker's answer to a whole request, without leader hints (D5); without any, the same frame."""
     if request.version < _FIRST_WITH_HINTS or len(frame) == plain_answer_size(request):
         return frame
     answers, throttle, hints = parse_answer(frame, request.version)
@@ -301,8 +291,7 @@ def without_hints(frame: bytearray, request: ProduceRequest) -> Buffer:
 
 
 def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer], int, bool]:
-    """Return the partitions and throttle time of a broker's answer, and whether the answer has node ids or
-    addresses."""
+    """Return a broker's answer: partitions, throttle time, and whether it has node ids or addresses."""
     try:
         read = Reader(frame, _CORRELATED, version >= FLEXIBLE)
         read.tags()

@@ -27,10 +27,7 @@ def topic_name(asked: Message | str) -> str | None:
 
 
 def refusal(kind: type[Message], asked: Message | str, code: int, text: str = "", **values: object) -> Message:
-    """Return the answer's element, with all partitions, for a refused element of the request.
-
-    `values` are further fields of the element and of its partitions.
-    """
+    """Return the answer to a refused element, with all partitions; `values`: more fields of element and partitions."""
     fields: dict[str, object] = dict.fromkeys(NAMES, topic_name(asked)) | dict.fromkeys(_ERRORS, code)
     fields |= {name: getattr(asked, name) for name in _REPEATED if hasattr(asked, name)} | _NO_VALUES | values
     if text:

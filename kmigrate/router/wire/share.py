@@ -1,10 +1,8 @@
 """Refuses members of share groups (KIP-932) on mirrored topics.
 
-A share group keeps the state of each record at its own cluster, and only its start offsets can be moved (C13). A share
-group that came to the router before its topics' promote would begin anew at the target. The group would pass over what
-it had not read. So its members are refused until the promote.
-
-Members name their topics once; later the router asks their coordinator for the topics.
+A share group keeps each record's state at its own cluster, and only its start offsets can be moved (C13). Before its
+topics' promote, a share group would begin anew at the target, past what it had not read. So its members are refused
+until then. Members name their topics once; later the router asks their coordinator for the topics.
 """
 
 from __future__ import annotations
@@ -27,16 +25,14 @@ _DESCRIBE = entity(ApiKey.SHARE_GROUP_DESCRIBE, 1, "request")
 
 
 def ask_for_subscription(head: RequestHead, group: str) -> bytes:
-    """Return the request that asks a group's coordinator, at the end of this connection, for the topics of the
-    members."""
+    """Return the request that asks a group's coordinator, at this connection's end, for the members' topics."""
     return frame_request(
         _DESCRIBE(group_ids=(group,), include_authorized_operations=False), head.correlation_id, head.client_id
     )
 
 
 def subscription_in(frame: bytearray, member: str) -> frozenset[str] | None:
-    """Return the topics that a member has subscribed to; None where the coordinator does not know the member or
-    fails."""
+    """Return a member's subscribed topics; None where the coordinator does not know the member or fails."""
     for group in read_answer(_DESCRIBE, frame).groups:
         for each in group.members if not code_of(group.error_code) else ():
             if each.member_id == member:

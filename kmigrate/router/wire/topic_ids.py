@@ -1,8 +1,7 @@
 """Maps topic ids between the clusters: the new group protocol (KIP-848) assigns topics by id alone.
 
-Only topics that a member at a router may read are mapped: topics that are copied under the same offsets, or were until
-their promote. Every other topic exists on one cluster alone, or is not mirrored, or the copy has not begun or has other
-offsets.
+Only topics that a member at a router may read are mapped: topics copied under the same offsets, now or until their
+promote. Other topics exist on one cluster alone, are not mirrored or not yet copied, or have other offsets.
 """
 
 from __future__ import annotations

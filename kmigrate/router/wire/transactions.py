@@ -1,11 +1,10 @@
-"""Reads the transaction APIs' requests, and builds the router's own answers in the client's version.
+"""Reads requests of the transaction APIs, and builds the router's own answers in the client's version.
 
-The APIs are InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit.
-`router.transactions.handler` decides about the requests.
-
-A producer id gives no right to anything, and brokers do not check to which client an id was given (M5). But a broker
-gives ids only to clients that may write at least a single topic. While topics are mirrored, their writers have no right
-to write at the target yet (`model.acls`). So the router gives such clients an id of its own.
+The APIs are InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit;
+`router.transactions.handler` decides about the requests. A producer id gives no right to anything, and brokers do not
+check to which client an id was given (M5). But a broker gives ids only to clients that may write at least a single
+topic. While topics are mirrored, their writers have no right to write at the target yet (`model.acls`). So the router
+gives such clients an id of its own.
 """
 
 from __future__ import annotations
@@ -141,10 +140,7 @@ def partition_codes(message: Message) -> dict[tuple[str, int], int]:
 
 
 def is_refused_id(head: RequestHead, request: bytearray, frame: bytearray) -> bool:
-    """Return whether the target has refused an id to an idempotent producer.
-
-    Transactional producers need another right.
-    """
+    """Return whether the target has refused an id to an idempotent producer; transactional ones need another right."""
     if code_of(read_answer(head, frame).error_code) != Code.CLUSTER_AUTHORIZATION_FAILED:
         return False
     asked = decode_request(request, peek_request(request, is_flexible(ApiKey.INIT_PRODUCER_ID, head.version)))

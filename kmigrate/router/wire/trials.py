@@ -1,8 +1,7 @@
 """Builds trial joins: a member's own JoinGroup or ConsumerGroupHeartbeat, under a member id unknown to the target.
 
-A coordinator checks rights, session timeout, protocols and assignor before the coordinator looks for the member. So the
-answer is either the refusal that the member would get, or that the member is unknown. The group stays as it is (fact
-C19).
+A coordinator checks rights, session timeout, protocols and assignor before it looks for the member. So the answer is
+the refusal that the member would get, or "unknown member". The group stays as it is (fact C19).
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def lets_in(code: int) -> bool:
 
 
 def refusal_in(code: int, *, trial: bool) -> str:
-    """Return the name of an error that a member cannot get over without help; '' for any other code.
+    """Return the name of an error that a member cannot get over without help; '' otherwise.
 
     A trial heartbeat finds no group of the new protocol (69), which says nothing against the member.
     """

@@ -36,10 +36,7 @@ _LINES: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
 
 def say(*words: object) -> None:
-    """Queue words for standard output.
-
-    Words that are queued during a write go out together with the next write: all answers of a request at once.
-    """
+    """Queue words for standard output; words queued during a write (all answers of a request) go out with the next."""
     _LINES.put("\t".join(str(word).replace("\t", " ").replace("\n", " ") for word in words))
 
 
@@ -71,10 +68,7 @@ def headers_in(word: str) -> list[tuple[str, bytes | None]]:
 
 
 def end_soon() -> None:
-    """End this process after a while, whatever the library waits for.
-
-    The process that drives this client may be gone for good. This process must not outlive the other for long.
-    """
+    """End this process after a while, whatever the library waits for: the driving process may be gone for good."""
     timer = threading.Timer(_LAST_SECONDS, lambda: os._exit(1))
     timer.daemon = True
     timer.start()

@@ -1,7 +1,6 @@
 """Finds out which cluster or router answers at the bootstrap addresses that clients hold, by asking there.
 
-A client keeps its bootstrap address for good, and needs the address at each start. So before the routers leave, the
-address must lead to something that stays: to brokers of the target, or to a router that keeps running for this purpose.
+Clients need an address at each start: after the routers it must lead to target brokers, or to a router that stays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Compares broker-wide settings that live clients and stored state depend on: the source's with the target's.
 
-A client that works on the source may be refused by the target, because a limit there is lower. Each rule names one
-setting, the direction that does harm, and the harm. Which rules matter depends on the step (`Scope`).
+A lower limit on the target may refuse a client. A rule names the setting, harmful direction, harm and `Scope`.
 """
 
 from __future__ import annotations
@@ -224,10 +223,7 @@ def _lacks_words(_: str, here: Sequence[str], there: Sequence[str]) -> _Differen
 
 
 def _words(value: str) -> set[str]:
-    """Split a list into words.
-
-    Kafka's own assignors have a class name in some versions and a short name in others; both become the short name.
-    """
+    """Split a list into words; Kafka's own assignors, by class name or short name, become the short name."""
     return {_ASSIGNOR.sub(lambda found: found[1].lower(), word.strip()) for word in value.split(",")}
 
 

@@ -20,10 +20,7 @@ from kmigrate.state.topics import ensure_state_log
 __all__ = ["Connections", "LinkClusters", "check_cluster_id", "reach"]
 
 PATIENCE_S = 12.0
-"""Longest silence of a cluster before the cluster counts as unreachable, in seconds.
-
-A cluster that stands still accepts connections, and a request would wait much longer for the response.
-"""
+"""Seconds of silence until a cluster is unreachable: a hung cluster accepts connections, and requests wait longer."""
 
 
 async def reach(client: ClusterClient) -> None:

@@ -1,17 +1,14 @@
 """Copies with control markers, and what the markers' times change for readers at the target itself.
 
-A broker gives each control marker the broker's own time, whatever the topic's configs are (fact T1). So a copy that was
-made after the fact has markers that are younger than the records around them. Two answers of the target differ from the
-source's because of that, as long as such a marker is in the log:
+A broker gives each control marker the broker's own time (T1). So a copy that was made after the fact has markers
+younger than the records around them. While such a marker is in the log, two answers differ (docs/finish.md):
 
-- A look-up by time, for a time up to the newest marker's, may name a marker that stands before the right record (T2).
-  No look-up names a later offset than the right one. Routers answer as the source does; nobody does so once clients
-  have left the routers.
-- Retention by time deletes segments from the log's start on and ends at the first segment that is not due (T3). So the
-  first marker in the log keeps all records behind the marker, for `retention.ms` from the copy on.
+- A look-up by time, up to the newest marker's, may name a marker that stands before the right record (T2). Once clients
+  have left the routers, nobody answers as the source does.
+- The first marker in the log keeps all records behind the marker, for `retention.ms` from the copy on (T3).
 
-The marker of a transaction that was copied while clients wrote is later than its records by the copy's lag only. The
-figures here are those of the history: what the source held when the mirror began the topic.
+Markers that were copied while clients wrote are late by the copy's lag only. The figures are those of the history: what
+the source held when the mirror began the topic.
 """
 
 from __future__ import annotations
@@ -101,8 +98,7 @@ async def copy_times(
 ) -> list[CopyTimes] | None:
     """Return the topics whose copy holds control markers of the mirror; None where the target does not tell.
 
-    The target keeps the marker id of the link among a partition's producers for as long as it remembers producers.
-    Markers in the history are found by their times, also when the target has forgotten their producer.
+    Markers in the history are found by their times, also when the target has forgotten the link's marker id.
     """
     copies = {each.topic: each for each in records if not each.mapped and each.target_topic_id}
     keys = [key for record in copies.values() for key in record.topic_partitions]
@@ -146,8 +142,7 @@ async def _read_again(
 ) -> dict[_Key, int]:
     """Return how many offsets of the history lie behind the first marker in it.
 
-    The target is asked for the first offset whose time is not before the copy began. The history is older than its
-    copy. So that offset is in the history only if it is a marker, or a record whose time was ahead of the clock.
+    The first offset not older than the copy is in the history only if it is a marker, or a record ahead of the clock.
     """
     found = await target.list_offsets({key: _began(link, copies[key[0]]) for key in keys})
     known = {key: each.offset for key, each in found.items() if not each.error and each.offset >= 0}

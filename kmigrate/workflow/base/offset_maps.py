@@ -31,8 +31,7 @@ class Positions:
     async def maps(self, record: TopicRecord) -> dict[int, OffsetMap]:
         """Return the map of each partition; raises Refused where the topic's mirror has not begun.
 
-        Where offsets are identical, an offset beyond a promoted topic's barrier stays as it is. So the positions of a
-        group that follows go over: its members read the target's log (`readers.read_logs`).
+        Identical offsets beyond a promoted topic's barrier stay, for groups that follow (`readers.read_logs`).
         """
         if record.phase in NOT_COPIED_YET:
             raise Refused(

@@ -23,9 +23,8 @@ Result = TypeVar("Result")
 
 
 async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord, deadline: float) -> None:
-    """Wait until no routed transaction is open on a topic at the source.
+    """Wait until no routed transaction is open on a topic at the source, also where its router has forgotten it.
 
-    Transactions that their router has forgotten count, too.
     A coordinator answers an EndTxn before the markers are written, and a barrier must lie behind the markers.
     """
     routed = {t.source_id: t.name for t in state.transactions(record.link) if record.topic in t.topics}
@@ -42,11 +41,7 @@ async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord
 
 
 async def begun_elsewhere(state: State, source: ClusterClient, record: TopicRecord, now_ms: int) -> list[str]:
-    """Return a sentence for each transaction that is open on a topic at the source and that no router has begun.
-
-    A sink may have begun such a transaction before its clients were restarted with the router's address, and commit
-    later.
-    """
+    """Return a sentence for each open transaction that began past the routers: a restarted sink may commit it later."""
     routed = {transaction.source_id for transaction in state.transactions(record.link)}
     first: dict[tuple[str, int], ProducerState] = {}
     for key, (_, producers) in (await source.describe_producers(record.topic_partitions)).items():
@@ -96,10 +91,7 @@ async def named_if_open(
 
 
 async def refuse_lost_ids(state: State, source: ClusterClient, target: ClusterClient, record: TopicRecord) -> None:
-    """Refuse a promote where the target has forgotten a transactional id that the source still knows.
-
-    The holder of such an id would fail at the flip. An id that both clusters have forgotten has no holder any more.
-    """
+    """Refuse a promote where only the target has forgotten a transactional id: its holder would fail at the flip."""
     names = {t.name for t in state.transactions(record.link) if record.topic in t.topics}
     if names:  # there may be 100,000 ids, and the target knows nearly all of them
         names -= await listed_ids(target)

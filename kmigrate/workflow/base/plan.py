@@ -1,10 +1,7 @@
 """The changes that a verb would make and the findings of its guards, as one value that `--plan` prints.
 
-The real run obeys the same value. It writes the intents of a verb in order, each decided on the state of the moment of
-the write. The guards of a verb take seconds, and others write meanwhile: the mirror writes what the source's configs
-are, and a person may write another intent. So each decision checks again what the intent needs of the record. The
-decision changes the current record, returns None if nothing is left to do, or refuses. No decision rests on an older
-record, and no intent is dropped in silence.
+The real run writes these intents in order. Guards take seconds, and the mirror or a person may write meanwhile. So each
+decision judges the present record: changes it, returns None if nothing is left to do, or refuses. No intent is lost.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """A unit is promoted whole or goes back whole: topics that transactions write, and groups whose offsets they commit.
 
 A  A topic of a unit is proven when all topics of the unit stand at their barriers (`promote.topic`, rules B and C).
-B  One record decides: the first flip. That flip is written only if every other topic still has the record that was
-   proven, and every group that follows is staged. The flip names all of them (`TopicRecord.unit`).
-C  From that record on, no topic or group of the unit has a way back. The record holds all that the other flips need, so
-   that the next process that drives them proves nothing anew. Routers hold a topic until its own flip, so no
-   transaction begins in between.
+B  One record decides: the first flip, which names the whole unit (`TopicRecord.unit`). That flip is written only if
+   every other topic still has the record that was proven, and every group that follows is staged.
+C  From then on the unit has no way back. The record holds all that the other flips need, so the next process proves
+   nothing anew. Routers hold a topic until its own flip, so no transaction begins in between.
 D  The progress before that record is in the controller's memory only: after a crash all topics are proven anew.
 """
 

@@ -1,7 +1,6 @@
 """The controller: watches intents in the state log and drives promotes and handovers, one controller at a time.
 
-The lease only spares double work: every step is decided on the state by compare-and-set, so two controllers that act at
-once cannot contradict each other.
+The lease only spares double work: every step is a compare-and-set on the state, so two controllers cannot clash.
 """
 
 from __future__ import annotations
@@ -173,11 +172,7 @@ class Controller:
                 self._busy[key] = self._tasks.start(work(), key)
 
     def _collect(self) -> None:
-        """Remove tasks that have ended, and note their errors.
-
-        The intent of a failed task stays in the state log and is taken up again. Presence messages name the error, so
-        that a waiting person learns the reason.
-        """
+        """Remove ended tasks, and note their errors for presence messages; a failed task's intent is taken up again."""
         for key, task in [(key, task) for key, task in self._busy.items() if task.done()]:
             del self._busy[key]
             error = None if task.cancelled() else task.exception()

@@ -1,13 +1,11 @@
 """Keeps transactional ids alive on the target while all their transactions are at the source (V8), and drops dead ids.
 
-A coordinator forgets an id that is not used for `transactional.id.expiration.ms`, seven days by default. The client
-that holds the id would then fail at its promote. So the controller ends an empty transaction under an id when a quarter
-of that time has passed without a transaction. The controller does so only while every topic of the id is mirrored and
-none is being promoted: from the flip on only the client uses the id.
+A coordinator forgets an id that is not used for `transactional.id.expiration.ms` (seven days by default), and its
+client would fail at the promote. So after a quarter of that time the controller ends an empty transaction under the id.
+Every topic of the id must be mirrored, and none being promoted: from the flip on only the client uses the id.
 
-An id that the source has forgotten is not kept alive any more. An id that both clusters have forgotten leaves the state
-log. Nothing can be written under such an id, so the id couples nothing (Streams and Flink name new ids as long as they
-run). A client that uses the id later is a new holder.
+An id that the source has forgotten is not kept alive. An id forgotten by both clusters leaves the state log: without
+writes the id couples nothing (Streams and Flink keep naming new ids). A later client is a new holder.
 """
 
 from __future__ import annotations
@@ -93,8 +91,7 @@ class IdKeeper:
         if await self._gone_at_source(transaction) or not _mirrored(await self.connections.log.read_to_end())(
             transaction
         ):
-            # A promote may have begun, also while this process stood still: a transaction that is open then is the
-            # client's.
+            # A promote may have begun, also during a standstill: a transaction that is open then is the client's.
             return
         code = await begin_and_abort(
             self.connections.target, transaction.name, (transaction.producer_id, transaction.epoch)

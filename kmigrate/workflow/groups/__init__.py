@@ -1,16 +1,13 @@
 """Consumer groups: their readers and members, and the way of committed offsets to the target.
 
-`following` promotes a group that follows. `handover` carries committed offsets over. `watch` looks at mirrored and
-promoted groups until `link finish`.
-
-    readers           what groups read, and the groups that a topic has to wait for
-    membership        members of a source group: through routers or direct
-    admission         the check that the target would admit a group's members
-    handover          committed offsets, carried from the source to the target
-    following         the promote of a group that follows
-    misplaced         members at the wrong cluster
-    watch             the watch on groups until `link finish`
-    withheld          topics that nobody reads although the source assigns them
-    audit             current positions of promoted groups, compared with the handed-over positions
-    external_offsets  positions that are kept outside Kafka
+readers           what groups read, and the groups that a topic has to wait for
+membership        members of a source group: through routers or direct
+admission         the check that the target would admit a group's members
+handover          committed offsets, carried from the source to the target
+following         the promote of a group that follows
+misplaced         members at the wrong cluster
+watch             the watch on mirrored and promoted groups until `link finish`
+withheld          topics that nobody reads although the source assigns them
+audit             current positions of promoted groups, compared with the handed-over positions
+external_offsets  positions that are kept outside Kafka
 """

@@ -1,10 +1,7 @@
-"""Decides before a group opens at the target whether the target would admit the group's members.
+"""Refuses a group's promote, or gives the promote up before the group opens, if the target would refuse members.
 
-A member that the target refuses cannot come back: the group is promoted, and no verb returns the group to the source.
-So kmigrate refuses such a promote, or gives the promote up before the group opens.
-
-Two judges decide. The target's limits are compared with what members ask for. The target itself answers the trial joins
-of the routers (`router.groups.trials`).
+A refused member cannot come back: no verb returns a promoted group to the source. The target's limits are compared with
+what members ask for, and the target itself answers the routers' trial joins (`router.groups.trials`).
 """
 
 from __future__ import annotations
@@ -57,8 +54,8 @@ def admission_findings(
 ) -> list[Finding]:
     """Return a refusal for each client whose JoinGroup the target would refuse, and for a group that is too large.
 
-    `members` are the client ids of the group's members on the source. For a group that follows, only these members
-    count, because a router remembers a client that has left. An unknown limit refuses nobody.
+    `members` are client ids on the source. A following group counts only these: a router remembers clients that left.
+    An unknown limit refuses nobody.
     """
     least, most, size = limit(target, _LEAST), limit(target, _MOST), limit(target, _SIZE)
     found: list[Finding] = []

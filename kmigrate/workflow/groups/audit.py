@@ -1,8 +1,7 @@
 """Compares the current positions of promoted groups with the positions that were handed over to the target.
 
-From the promote on, a group's members commit on the target. So the positions there only grow, unless somebody rewinds
-them. On the source no position may move any more: a consumer that still commits there reads records that the group
-reads again on the target.
+From the promote on, members commit on the target: positions there only grow, unless somebody rewinds them.
+On the source no position may move any more: a consumer there reads records that the group reads again on the target.
 """
 
 from __future__ import annotations

@@ -74,8 +74,7 @@ def translated_spark(text: str, name: str, translate: Translate) -> str:
 def newest_batches(names: Iterable[str]) -> list[str]:
     """Return the files of `offsets` that a query starts from: the newest file and the file before.
 
-    Where the newest batch was not committed, Spark runs that batch again from the end of the batch before. The first
-    batch has none before; Spark runs the first batch again from where its sources began.
+    Spark runs an uncommitted batch again from the end of the batch before, the first from where its sources began.
     """
     numbered = sorted((number for name in names if (number := whole_number(name)) is not None), reverse=True)
     return [str(number) for number in numbered[:2]]
@@ -102,11 +101,7 @@ def _spark_lines(text: str, name: str) -> tuple[list[str], int]:
 
 
 def _of_a_source(line: str, name: str) -> Positions | None:
-    """Return the positions of a Kafka source; None for the line of another source.
-
-    A line with damaged positions of a Kafka source raises UsageError. If that line stayed untranslated, a query would
-    go on from offsets of the other cluster.
-    """
+    """Return a Kafka source's positions, or None; UsageError if damaged: a query would use foreign offsets."""
     found = _positions(line)
     if found is None and line.startswith("{") and _damaged(line):
         raise _bad_checkpoint(f"{name} holds positions that cannot be read: {line:.60}")

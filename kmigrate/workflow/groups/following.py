@@ -3,21 +3,18 @@
     promoting ─ all have joined, or topics ready ─→ frozen ─ positions written ─→ (staged ─ topics flipped ─→) promoted
         └──────────── given up: back to mirrored, with the reason; it follows as before ───┘
 
-A  The members see a rebalance: they commit what they have read, as at any rebalance. Each member's last step is a join,
-   and its router holds that join. So a member that joins in time reads nothing twice. A member of the new protocol
-   (KIP-848) has joined when the member reports that it owns no partition any more.
-B  The group is frozen by a record. Before a position is read, every registered router must have applied that record and
-   have no commit in flight. A transaction that is open for too long is named. Every trial join must have been answered,
-   and none refused (`admission`).
-C  A group whose offsets were committed in transactions is frozen between two transactions. Its members need not join
-   anew: an open transaction is aborted, with its records and its offsets, so nothing is written twice. A held join
-   would even leave transactions open, because Kafka Streams commits nothing while it waits for a join. Members of the
-   new protocol give all partitions back before, as in A, if they do so in time. So they own no partition when they
-   learn that the group is open. The group opens when the topics that these transactions write are promoted. These
-   topics are fenced only when the group's positions are on the target (`staged`). So at no moment are offsets and
-   records of one transaction on two clusters. A group may have members of both protocols. Then `PlaceholderMember`
-   joins the group at the target as a member of the new protocol, from just before the group opens. So the target
-   refuses nobody, whichever member comes first.
+A  The members see a rebalance, and commit what they have read. Each member's last step is a join, which its router
+   holds: a member that joins in time reads nothing twice. A member of the new protocol (KIP-848) has joined when the
+   member reports that it owns no partition any more.
+B  The group is frozen by a record. Before a position is read, every registered router has applied that record, without
+   a commit in flight, and no trial join is refused or unanswered (`admission`). A long transaction is named.
+C  A group whose offsets were committed in transactions is frozen between two transactions, without a join (decision
+   11). An open transaction is aborted with its records and offsets, so nothing is written twice. Members of the new
+   protocol give all partitions back before, as in A, if in time (decision 14). The topics that these transactions write
+   are fenced only when the positions are on the target (`staged`), and the group opens when these topics are promoted.
+   So offsets and records of one transaction are never on two clusters. In a group of both protocols,
+   `PlaceholderMember` joins at the target with the new protocol just before the group opens, so that the target refuses
+   nobody, whichever member comes first (decision 14).
 D  Once the flip of these topics names the group there is no way but forward (`unit`).
 """
 
@@ -55,8 +52,7 @@ _PAUSE_S = 0.1
 _GIVING_BACK_S = 15.0
 """Longest wait until members of the new protocol (KIP-848) that commit in transactions own nothing, in seconds.
 
-Brokers' default is five seconds between two heartbeats, and an application may take long to process what it has read. A
-member that is not done by then has a transaction aborted.
+By default heartbeats are five seconds apart, and work may take long. A late member has a transaction aborted.
 """
 
 
@@ -203,7 +199,6 @@ class FollowHandover:
         return await open_at_group(self.log.state, source, self.link, self.group, now_ms())
 
     async def _topics_flipped(self) -> None:
-        """Wait until the coupled topics are flipped (rule C)."""
 
         def flipped(state: State) -> bool | None:
             phases = self._unit(state)

@@ -1,24 +1,16 @@
-"""Carries a group's committed positions from the source to the target, exactly.
-
-The order of the steps (C12):
+"""Carries a group's committed positions from the source to the target, exactly, in this order (C12).
 
 1. No member is left on the source, except through a router.
 2. Read the stable committed offsets on the source.
 3. Wait until the target holds every record below these offsets.
-4. Translate the offsets by the topic's offset map. Where offsets are identical the map is one run, and a position stays
-   as it is.
+4. Translate the offsets by the topic's offset map. Identical offsets have a map of one run, and stay.
 5. Write the offsets with leader epoch −1 (V5) and the metadata string.
 6. Read the offsets back.
 7. Read the source once more.
 8. Open the group.
 
-Two kinds of positions change, and are counted. A position before the first mirrored offset becomes the first mirrored
-offset; nobody reads the records between the two. A position that the group already has on the target is replaced by the
-source's position, even where the target's position is ahead. The source is the truth: with the target's position
-members would pass over records that nobody has read.
-
-The handover is all or nothing. A group whose handover stops before `open` is mirrored as before. No consumer sees the
-positions that were written to the target, because the routers still hold the group.
+docs/groups.md names the two kinds of positions that change, and are counted. The handover is all or nothing: a group
+that does not open is mirrored as before. No consumer sees the written positions, because the routers hold the group.
 """
 
 from __future__ import annotations
@@ -129,8 +121,7 @@ class GroupHandover:
     async def still_ours(self) -> None:
         """Refuse if another process has handed the group over or given up; the state log is read to its end first.
 
-        This process has an old copy of the state if the process has stood still. A write at that time would put the
-        members back to positions that they have read long ago.
+        A process that stood still would put the members back to positions that they have read long ago.
         """
         now = (await self.connections.log.read_to_end()).group(self.record.link, self.record.group)
         if now is None or now.phase is not GroupPhase.PROMOTING or now.staged or now.asked_ms != self.record.asked_ms:
@@ -143,11 +134,9 @@ class GroupHandover:
         return await named_if_open(self._carry(source), self.connections.log, source, self.record)
 
     async def _carry(self, source: ClusterClient) -> HandedOver:
-        """Carry the positions over.
+        """Carry the positions over, except in topics that nobody mirrors: the promote's guards have named these.
 
-        A position in a topic that nobody mirrors is left out: the promote's guards have named the topic. A position in
-        a topic that is mirrored and not copied yet is refused. That position would be lost, and the client's reset
-        policy would choose where to begin.
+        A position in a topic that is not copied yet is refused: the client's reset policy would choose where to begin.
         """
         group, target = self.record.group, self.connections.target
         await self.refuse_outsiders()
@@ -199,10 +188,7 @@ class GroupHandover:
         return HandedOver(written, left_unread, again, left_at)
 
     async def _translate(self, wanted: Wanted) -> Wanted:
-        """Translate the positions, and wait until the target holds the records below them.
-
-        A group that opens before the records are on the target makes clients reset their positions.
-        """
+        """Translate the positions, and wait for the records below: without these, clients reset their positions."""
         tries = Backoff(0.05, within_s=self.timeout_s)
         target, positions = self.connections.target, Positions(self.connections.target, self.connections.log)
         while True:
@@ -249,9 +235,8 @@ async def unread(
 def read_again(wanted: Wanted, on_target: Mapping[tuple[str, int], CommittedOffset]) -> ByPartition:
     """Count the records between the positions to be carried over and later positions that the group has on the target.
 
-    A handover that was broken off behind its write has put the source's positions there, so the next handover counts
-    nothing. The count informs people, and the plan has already shown the count. To keep the count, members would wait
-    for one more write to the state log.
+    The count is for people, and the plan has shown the count. A handover repeated after its write counts none: to keep
+    the count, members would wait for one more write to the state log.
     """
     return _counts({key: on_target[key].offset - at.offset for key, at in wanted.items() if key in on_target})
 

@@ -1,7 +1,7 @@
 """Finds which members of a followed group speak through routers, and which came to the source directly.
 
-Every router names the members that speak through the router (`GroupReport`). A member that no router names is direct. A
-router names a new member within a heartbeat, also after the router's own start. So no member is called direct at once.
+A member that no router names (`GroupReport`) is direct, but not at once: routers name new members within a heartbeat,
+also after a router's start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Finds what groups read, and the groups that a topic has to wait for.
 
-A group reads the topics of its committed offsets and the topics of its members' assignments. A member that was assigned
-a partition a moment ago has committed nothing there yet, and goes on reading.
+A group reads the topics of its committed offsets, and of its members' assignments: new members have committed nothing.
 """
 
 from __future__ import annotations
@@ -77,10 +76,7 @@ async def readers_at(cluster: ClusterClient, admin: Admin, topics: Collection[st
 
 
 async def refuse_readers(state: State, link: str, topic: str, admin: Admin) -> None:
-    """Refuse a fence where a group has come to read the topic since its promote was asked for.
-
-    Only assignments count by now: a member that has committed an offset and left does not read on.
-    """
+    """Refuse a fence where a member is assigned the topic by now; commits of members that have left do not count."""
     groups = _unpromoted(state, link)
     described = await _assigned(admin, list(groups))
     found = _waits_for(state, groups, {name: described[name].assigned for name in groups}, [topic])
@@ -91,10 +87,10 @@ async def refuse_readers(state: State, link: str, topic: str, admin: Admin) -> N
 async def read_logs(
     state: State, link: str, wanted: Mapping[tuple[str, int], int], source: ClusterClient, target: ClusterClient
 ) -> dict[tuple[str, int], LogOffset]:
-    """Look up offsets (`wanted`) in the logs to which the positions of unpromoted groups belong.
+    """Look up offsets (`wanted`) in the logs to which the positions of unpromoted groups belong, mostly the source's.
 
-    That is the source's log, except for a promoted topic with identical offsets. Up to the barrier of such a topic both
-    logs are equal. Beyond the barrier only members of a group that follows can read, on the target.
+    A promoted topic with identical offsets has the target's. Up to the barrier both logs are equal; beyond the barrier
+    only members of a group that follows read, on the target.
     """
     moved = {record.topic for record in state.topics(link) if record.phase is TopicPhase.PROMOTED and not record.mapped}
     found: dict[tuple[str, int], LogOffset] = {}
@@ -145,10 +141,7 @@ def _waits_for(
 
 
 def _coupled_topics(state: State, group: GroupRecord) -> list[str]:
-    """Return the topics that are written in the transactions that commit a group's offsets.
-
-    The group is promoted with these topics. Topics that are promoted already, or were forgotten, are left out.
-    """
+    """Return the unpromoted topics written in the transactions that commit a group's offsets; not forgotten topics."""
     if group.mode is not GroupMode.FOLLOW:
         return []
     names, _ = unit_of(state.couplings(group.link), groups=[group.group])

@@ -1,7 +1,6 @@
 """Watches groups until `link finish`: members at the wrong cluster, late commits, and the hold on promoted groups.
 
-Only the controller that holds the lease watches. Sightings go to the state log, so that `status` and the guards know of
-a member that came and left.
+Only the lease's holder watches. The state log has the sightings: `status` and the guards know of members that left.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Names topics of followed groups that nobody reads, each with the reason and the next step.
 
-The source assigns these topics to members at routers. The routers withhold the topics from the members (KIP-848),
-because the members must not read the topics at the target.
-
-Routers name the topics by the source's topic ids, because an assignment has nothing else. The name comes from the
-link's records, or from the source, which is asked for the topics that the group is assigned.
+The source assigns these topics to members at routers, and the routers withhold them (KIP-848): members must not read
+them at the target. Routers know source ids only: names come from the link's records or the source.
 """
 
 from __future__ import annotations
@@ -65,10 +62,7 @@ async def names_of(source: ClusterClient, topics: Collection[str]) -> dict[str, 
 def withheld_topics(
     state: State, group: GroupRecord, reports: Collection[GroupReport], names: Mapping[str, str]
 ) -> tuple[tuple[WithheldTopic, ...], int]:
-    """Merge the reports of all routers, sorted by topic name.
-
-    The second value is the number of further topics, at least, where a router had too many to name.
-    """
+    """Merge all routers' reports by topic name; also return how many further topics, at least, a router had."""
     if group.mode is not GroupMode.FOLLOW or group.phase is GroupPhase.PROMOTED:
         return (), 0  # a router may not have heard of this yet
     members: Counter[str] = Counter()

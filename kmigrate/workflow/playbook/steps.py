@@ -1,12 +1,10 @@
 """Playbooks: TOML files whose steps are the command line's verbs, plus `exec` and `wait`.
 
-Rules:
-
 1. A step has exactly one of `run`, `exec`, `wait`. Its other keys are the verb's flags, spelt as on the command line
    without the dashes. Positional arguments are in plural (`topics`, `groups`) or named `name`.
-2. A playbook keeps no position. Each run begins at the start, and a step whose effect the state log shows already
-   changes nothing. So a playbook goes on where the last run stopped, on any machine.
-3. `exec` has no effect that the state log could show: `exec` runs every time, unless its `unless` condition holds.
+2. A playbook keeps no position: each run begins at the start, and a step whose effect the state log shows does nothing.
+   So a playbook goes on where the last run stopped, on any machine.
+3. `exec` has no effect in the state log, and so runs every time, unless its `unless` condition holds.
 
 Parsing is pure and complete: a playbook that parses has no misspelt key, and every mistake names file, step and key.
 """
@@ -249,11 +247,7 @@ def parse_playbook(text: str, file: str) -> Playbook:
 
 
 def _refuse_begin_anew(book: Playbook) -> None:
-    """Refuse a playbook that creates and deletes the same link.
-
-    Nobody knows any more what a deleted link has promoted: run again (rule 2), the playbook would mirror all of that
-    anew.
-    """
+    """Refuse creating and deleting one link: nobody knows what was promoted, and a rerun (rule 2) mirrors all anew."""
     steps = [step for step in book.steps if isinstance(step, RunStep)]
     made = {step.options["name"] for step in steps if step.verb == "link create"}
     for step in steps:

@@ -1,17 +1,14 @@
 """The promote of a topic: fence, drain, barrier, lag zero, flip; or back to mirroring with a reason.
 
-`topic` drives the promote by records. `sealing` and `revoking` replace the acknowledgement of a router that does not
-answer. `late_writes` watches the source after the flip.
-
-    topic           the promote of one topic
-    fence_rounds    the order of the fences of many topics
-    direct_writers  producers that write to the source without a router
-    size_limit      the size limit of a source topic, by which the source refuses writes
-    sealing         a fence that the source broker holds in place of a silent router
-    revoking        identities of transactional producers, revoked at the source
-    barrier         the last sequence of each producer below the barrier, and the last check before the flip
-    outcome         the end of a promote: the records, ACLs before the flip, configs after the flip
-    closing         the seal of the source topic after the flip
-    late_writes     the watch on the source after the flip
-    late_findings   late writes, named for `status`, `verify` and `link finish`
+topic           the promote of one topic, by records
+fence_rounds    the order of the fences of many topics
+direct_writers  producers that write to the source without a router
+size_limit      the size limit of a source topic, by which the source refuses writes
+sealing         a fence that the source broker holds in place of a silent router
+revoking        identities of transactional producers, revoked at the source
+barrier         the last sequence of each producer below the barrier, and the last check before the flip
+outcome         the end of a promote: the records, ACLs before the flip, configs after the flip
+closing         the seal of the source topic after the flip
+late_writes     the watch on the source after the flip
+late_findings   late writes, named for `status`, `verify` and `link finish`
 """

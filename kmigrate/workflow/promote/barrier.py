@@ -1,12 +1,8 @@
-"""What is proven at a topic's barrier: the barrier table, and the last check of both clusters before the flip.
+"""Proves a topic's barrier: the barrier table, and the last check of both clusters before the flip.
 
-The barrier table has the last sequence of each producer below the barrier, from three kinds of evidence. The source's
-brokers and the ends of the source's logs are exact about a producer. A router's report counts only for a producer that
-neither of them knows. The acknowledgement that a router saw may be old, because the producer may have moved to another
-router since. After a billion further records the old sequence would look like the newer sequence.
-
-The log end is read because a broker may have forgotten producers whose records are old (V6). The router that saw their
-acknowledgements may be dead. The log end is read before the fence; behind the fence only the new records are read.
+The table has the last sequence of each producer below the barrier, by the three witnesses of docs/promote.md. A
+router's report counts only for a producer that brokers (V6) and log ends do not know, because the report may be old.
+After a billion further records through another router the old sequence would look like the newer sequence.
 """
 
 from __future__ import annotations
@@ -146,10 +142,7 @@ class FinalCheck:
             ends = await self.ends(record)
 
     def _refuse_partitions(self, record: TopicRecord) -> None:
-        """Refuse partitions that were added since the fence.
-
-        Such partitions are not copied, and keys would change their partition at the flip.
-        """
+        """Refuse partitions added since the fence: they are not copied, and keys would change their partition."""
         for client in (self.source, self.target):
             info = client.metadata.topics.get(self.topic)
             count = len(info.partitions) if info is not None else 0

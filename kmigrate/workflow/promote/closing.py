@@ -1,17 +1,13 @@
 """Closes the source topic after its flip, so that a late writer is refused instead of acknowledged.
 
 A  The source topic gets `max.message.bytes` of the size of a transaction marker (`CLOSED_SIZE`). The broker refuses
-   every larger batch with MESSAGE_TOO_LARGE. Markers still pass: a coordinator whose marker is refused never ends that
-   transaction, and the transactional id is lost (tried on 3.9.1). So open transactions do not matter here. A late
-   transactional writer is refused and aborts, and the coordinator ends the transaction as usual.
-B  A lone record with a key and a value of ten bytes together is as small as a marker. The broker takes such a record,
-   and the watch names the record (`promote.late_writes`).
-C  The topic's own value is in the record before the seal is on the broker. `promote --no-seal` and `link delete` put
-   the own value back.
-D  Where the source does not let kmigrate alter the topic, the record says so, and the topic stays open: only the watch
-   is left.
+   every larger batch with MESSAGE_TOO_LARGE. Markers still pass, so a late transactional writer is refused and aborts,
+   and its transaction ends as usual (`sealing`, E: a refused marker).
+B  A lone record with ten bytes of key and value is as small as a marker: the broker takes it, `late_writes` names it.
+C  The record has the topic's own value before the seal is on; `promote --no-seal` and `link delete` put it back.
+D  Where the source does not let kmigrate alter the topic, the record says so, and only the watch is left.
 E  A seal that stands in for silent routers (`sealing`) comes off first.
-F  No topic is closed on behalf of a link that is being deleted: nobody would know the topic's own value any more.
+F  No topic is closed for a link that is being deleted: nobody would know the topic's own value any more.
 """
 
 from __future__ import annotations

@@ -2,16 +2,12 @@
 
 1. The state log (`DirectRecord`): every direct writer that the mirror has seen during the link, however long ago.
 2. The mirrors' presences: the newest direct batch of each partition, with the time at which the mirror read the batch.
-3. DescribeProducers at the source: open transactions, batches that the mirror has not read yet, and batches that a
-   killed mirror had read and not written down. A record may bear any time. A time beyond now says nothing: then the
-   change of the producer's sequence between two looks decides.
+3. DescribeProducers at the source: open transactions, and batches that no mirror has read and written down.
 4. The source's log end, which moves while all routers are drained (seen by the promote itself).
 
-A producer id below 2^40 was handed out by the source. A routed transactional producer has such an id, too: the state
-log names the id and the epoch. A direct producer that takes over that transactional id has a later epoch.
-
-A promote waits until a direct writer has been silent for the longer of two times. The first is `straggler_window_s`.
-The second is twice the longest pause that the mirror has seen of this writer, or between the writers of this topic.
+A producer id below 2^40 was handed out by the source; the state log names the routed ids among them, with epochs.
+A direct producer that takes over a routed transactional id has a later epoch.
+docs/promote.md tells the silence that a promote awaits, and why a time beyond now in a record says nothing.
 """
 
 from __future__ import annotations
@@ -152,7 +148,6 @@ def _key(writer: DirectWriter) -> _Key:
 
 
 def _note(found: _Found, key: _Key, last_ms: int, offset: int) -> None:
-    """Note that a writer wrote at a time."""
     known = found.get(key)
     if known is None:
         partition, producer_id, epoch = key
@@ -171,7 +166,6 @@ def _newest(writers: Iterable[DirectWriter]) -> Mapping[tuple[int, int], int]:
 
 
 def _quiet_ms(writers: Collection[DirectWriter], window_ms: int) -> dict[_Key, int]:
-    """Return the silence that a promote asks of each writer."""
     of_topic, newest = _pause_between(writers), _newest(writers)
     first: dict[tuple[int, int], int] = {}
     for writer in writers:

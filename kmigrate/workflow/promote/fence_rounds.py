@@ -1,9 +1,8 @@
 """Orders the fences of many topics that are promoted at once: in rounds, with a rest after each round.
 
-Writers wait from a topic's fence to its flip. A producer that writes to many topics waits for each of them, because its
-requests to other topics stand behind the held request. So a round is small: all fenced partitions share the mirror that
-brings them to their barriers. After a round nothing is fenced for as long as the round took, so that writers catch up.
-The order is first come, first served. `tests/soak/partitions.py` measures the waits.
+From a topic's fence to its flip, writers wait also with requests to other topics, which stand behind the held request.
+So a round is small: all fenced partitions share the mirror that brings them to their barriers. Nothing is fenced in the
+rest, as long as the round: writers catch up. First come, first served. `tests/soak/partitions.py` measures the waits.
 """
 
 from __future__ import annotations
@@ -41,11 +40,7 @@ class FenceRounds:
         self._rest: asyncio.TimerHandle | None = None
 
     async def take(self, key: str, partitions: int, mates: Collection[str] = ()) -> bool:
-        """Wait for a topic's turn, and return whether the topic had to wait.
-
-        `partitions` counts the partitions of the topic and of the other topics of its unit (`mates`), which share the
-        turn.
-        """
+        """Wait for a topic's turn; return whether it had to wait. A unit's `mates` share the turn and `partitions`."""
         turn = asyncio.get_running_loop().create_future()
         waiting = _Waiting(key, partitions, mates, turn)
         self._line.append(waiting)

@@ -1,8 +1,7 @@
 """Names what the source of a promoted topic took at or beyond the barrier: for `status`, `verify` and `link finish`.
 
-The watch (`promote.late_writes`) keeps the figures in the state log. These commands also look at the source, so that
-late offsets are named where no controller runs. They read what the watch has not read yet: a late transaction marker
-holds no record, so no marker is reported as a missing record.
+The watch (`promote.late_writes`) keeps the figures in the state log. These commands also read what the watch has not
+read: where no controller runs late offsets are named, and no marker is reported as a missing record.
 """
 
 from __future__ import annotations
@@ -120,11 +119,7 @@ async def find_late(
 
 
 async def read_late(source: ClusterClient, topic: str, partition: int, offset: int) -> tuple[list[LateBatch], int]:
-    """Return the batches that readers see from an offset on, and the offset that the answer reached.
-
-    Control markers and records of aborted transactions are passed over. An open transaction is not: the answer ends
-    before that transaction.
-    """
+    """Return batches without markers and aborted data, up to an open transaction; and the offset reached."""
     part = FetchPartition(topic, partition, offset, _READ_BYTES)
     answer = await fetch_one(source, source.leader(topic, partition), part, purpose="late", read_committed=True)
     if answer.error:

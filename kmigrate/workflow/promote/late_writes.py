@@ -1,16 +1,14 @@
 """Watches the source of promoted topics until `link finish`: a record that is written there after the flip is late.
 
-Routers send nothing to the source any more. So every offset at or beyond a barrier comes from a direct writer, or from
-a router that the promote has given up. The source has acknowledged these records, and the target does not have them.
+Routers send nothing there any more: late records come from direct writers, or from a router that the promote has given
+up. The source has acknowledged these records, and the target does not have them.
 
-A  The watch reads the records at or beyond the barrier. The watch writes three facts into the state log (`LateRecord`):
-   the source's log end, the number of records that readers see, and their producers.
-B  The topic's `on_late` decides about late records. They stay as they are (alarm), are appended to the target's topic
-   (copy), or are appended to a topic beside the target's topic (quarantine).
+A  `LateRecord` has the source's log end, the number of late records that readers see, and their producers.
+B  By `on_late`, late records stay (alarm), or are appended to the target's topic (copy) or beside it (quarantine).
 C  A late record is appended once, by whichever controller. All late records of a partition go under the same producer
-   id, which no broker allocates, with consecutive sequences, batch after batch (M1, M5). The progress is written into
-   the state log after at most four batches. A broker recognises the last five batches, so a repetition of these stores
-   nothing. A broker that has forgotten the producer (V6) may store a repeated batch twice after a crash.
+   id, which no broker allocates, with consecutive sequences (M1, M5). The state log gets the progress after at most
+   four batches, and a broker recognises a repetition of the last five. A broker that has forgotten the producer (V6)
+   may store a repeated batch twice after a crash.
 D  Aborted transactions leave no late record. The watch waits for an open transaction.
 """
 

@@ -1,8 +1,7 @@
 """Brings a promote to its end, promoted or mirroring as before: the records, and ACLs and configs around the flip.
 
-A promote without a way back goes forward with the target alone, whatever has become of the source. Two kinds of topics
-have no way back: a topic whose flip another topic's flip has decided (`unit`, rule C), and a topic that is flipped and
-not settled.
+A promote without a way back needs the target alone, whatever has become of the source. Such a topic is flipped and not
+settled, or another topic's flip has decided its flip (`unit`, rule C).
 """
 
 from __future__ import annotations
@@ -115,9 +114,8 @@ async def _knows(target: ClusterClient, node: int, wanted: Set[Acl]) -> bool:
 async def settle(record: TopicRecord, log: StateLog, admin: Admin) -> None:
     """Give the flipped topic its own configs, and delete the ACLs that were only for the time of mirroring.
 
-    A new controller settles again until the record says that the topic is settled; the record also names a refusal. The
-    state log is read to its end first. While this process stood still, another process may have settled the topic, and
-    a person may have given the topic other configs since.
+    A new controller repeats this until the record says settled; the record also names a refusal. The state log is read
+    to its end first: another process may have settled meanwhile, and a person set other configs.
     """
     if (await log.read_to_end()).records.get(record.key) != record:
         return

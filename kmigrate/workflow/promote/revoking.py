@@ -1,23 +1,19 @@
 """Makes the source refuse late transactional requests, in place of routers that do not answer (decision 10).
 
-A marker that meets a seal is never written, not even after the seal is gone, and the transactional id is lost (tried on
-3.9.1). So before a topic is sealed, the identities under which routers write the topic in transactions are revoked at
-the source. An identity is a transactional id with its producer id and epoch. Revoking raises the epoch, so the
-coordinator refuses whatever a stopped router still sends under the older epoch. The raise begins nothing, ends nothing
-and writes nothing to the topic, because none of the identities has a transaction open.
+Before a topic is sealed, the identities under which routers write the topic in transactions are revoked at the source
+(`sealing`, E). An identity is a transactional id with its producer id and epoch. Revoking raises the epoch, so the
+coordinator refuses the older epoch. The raise writes nothing to the topic, because no identity has a transaction open.
 
-A  The identities to revoke are those in the state log: a router writes an identity down before the router uses the
-   identity. A router that writes an identity down after the fence has read of the fence, and begins nothing.
-B  Raising the epoch makes the source forget how the last transaction ended. A client whose response was lost may ask
-   for that end again. So the end is in the id's record before the raise. The record is believed once the source is
-   known to refuse the identity (`proven`): until then another transaction may slip in and end.
-C  A transaction that has slipped in and is open when the epoch is raised is aborted by the raise. Its client may not
-   know, and nothing of the transaction may be written elsewhere: the record marks the identity `cut off`.
-D  Any process that finds the work half done repeats the work: a repeated InitProducerId raises no epoch twice. A client
-   that comes back to the source after a promote that was given up asks for another identity, and gets one.
-E  Before Kafka 3.0 a coordinator tells of no transaction. There an abort is sent under the identity: an abort changes
-   nothing about a transaction that has ended, and the error code says how the transaction ended. A transaction that the
-   abort may have aborted counts as cut off.
+A  Routers write identities into the state log before use. Behind the fence they have read of it, and begin nothing.
+B  The raise makes the source forget how the last transaction ended, and a client whose response was lost may ask again.
+   So the id's record has the end before. The record counts once the source is known to refuse the identity (`proven`):
+   until then a transaction may slip in and end.
+C  A transaction that has slipped in and is still open is aborted by the raise. Nothing of it may be written elsewhere:
+   the record marks the identity `cut off`, because the client may not know.
+D  Any process repeats half-done work, and no epoch is raised twice. A client that comes back gets another identity.
+E  Before Kafka 3.0 a coordinator tells of no transaction: an abort is sent under the identity. The abort changes
+   nothing about an ended transaction, and its error code says how that ended. A transaction that the abort may have
+   aborted counts as cut off.
 """
 
 from __future__ import annotations
@@ -69,9 +65,8 @@ class Revoker:
     async def revoke(self, record: TopicRecord, deadline: float) -> bool:
         """Revoke until the source refuses every identity that may write a topic in transactions (A).
 
-        Each identity is revoked as soon as that identity has no transaction open, so routers that go on stop one
-        identity after the other. Returns False where somebody has lifted the fence meanwhile: from then on no other
-        identity is touched.
+        An identity is revoked once it has no transaction open: routers that go on stop one identity after the other.
+        After a lifted fence no further identity is touched; returns False then.
         """
         while writers := [each for each in _writers(self.log.state, record) if each.in_force]:
             if not _fenced(self.log.state, record):
@@ -154,8 +149,7 @@ class Revoker:
     async def _write(self, record: TopicRecord, writer: TransactionRecord, revoked: Revoked) -> None:
         """Write the revocation into the records of all links to which the source has given this identity.
 
-        An identity that is cut off stays cut off. A first revocation is written only while the topic is under the same
-        fence: somebody may have lifted that fence since.
+        A cut-off identity stays so. A first revocation needs the same fence, which somebody may have lifted since.
         """
         for each in _records_of(self.log.state, writer):
 

@@ -1,25 +1,20 @@
 """A fence that the source broker holds, in place of routers that do not answer (decision 10).
 
-A silent router may have stopped between its look at the routing table and its write. Or its bytes may lie in the socket
-of a broker that stands still (V2). No clock says when that is over. So where a router does not acknowledge a fence, the
-topic is sealed on the source: `max.message.bytes=1` refuses every append (V4), whoever sends the append.
+A silent router may have stopped just before a write, or its bytes may lie in the socket of a broker that stands still.
+No clock says when that is over (V2). So `max.message.bytes=1` seals the topic on the source, which then refuses every
+append, whoever sends the append (V4).
 
-A  A topic is sealed for each router that meets two conditions. The router has not acknowledged this fence with nothing
-   in flight. And the router has been silent for `silent_s`, or left without notice (`StrayRecord`). The time only
-   decides when to give up waiting: safety rests on the broker.
+A  A topic is sealed for each router that has not acknowledged this fence with nothing in flight, and was silent for
+   `silent_s` or left without notice (`StrayRecord`). The time only ends the wait: safety rests on the broker.
 B  The seal, with the value to put back, is in the topic's record before the seal is on the broker. The seal leaves the
-   record only when every leader takes writes again. The next process that drives the topic finds the seal in the
-   record.
-C  The seal is in force when the leader of each partition has shown so (`cluster.append`). The barrier is read
-   after that.
-D  After an un-fence the seal is taken off at once. After a flip the seal stays until each router in the seal is
-   accounted for: the router has acknowledged the fence, left with notice, or was declared dead.
-E  When a topic is sealed no transaction is open on the topic, and none may begin. A coordinator whose marker meets the
-   seal never ends that transaction, not even after the seal is gone (tried on 3.9.1). The transactional id is lost
-   then. So open transactions may end first. Then the identities under which routers write the topic are revoked
-   (`revoking`). The topic is sealed when no transaction is open on the topic. After the proof of the seal, kmigrate
-   asks once more for open transactions. In between, a late request of an id that had not written the topic before
-   may have begun a transaction. Then the seal is taken off until that transaction has ended.
+   record only when every leader takes writes again, so the next process finds the seal.
+C  The barrier is read after the leader of each partition has shown that the seal is in force (`cluster.append`).
+D  After an un-fence the seal is taken off at once. After a flip the seal stays until each of its routers has
+   acknowledged the fence, has left with notice, or was declared dead.
+E  A coordinator whose marker meets the seal never ends that transaction, not even after the seal is gone, and the
+   transactional id is lost (tried on 3.9.1). So the topic is sealed when open transactions have ended and the
+   identities are revoked (`revoking`). After the proof of the seal, kmigrate asks for open transactions once more. A
+   late request of an id that is new to the topic may have begun one: then the seal comes off until that has ended.
 """
 
 from __future__ import annotations
@@ -52,10 +47,7 @@ _OPENS_S = 30.0
 
 
 def acknowledged(log: StateLog, record: TopicRecord, instance: str) -> bool:
-    """Return True if a router has acknowledged this topic's newest fence with nothing in flight.
-
-    The acknowledgement stays true when the router falls silent: only a newer record lets the router forward again.
-    """
+    """Return True if a router acknowledged the newest fence, nothing in flight; only a newer record lets it forward."""
     presence, _ = log.presence.get(f"router/{instance}", (None, 0.0))
     ack = presence.fences.get(record.key) if isinstance(presence, RouterPresence) else None
     return ack is not None and ack.epoch == record.fence_epoch and ack.in_flight == 0
@@ -164,11 +156,7 @@ class Sealer:
         return await open_writers(self.source, record.topic, record.partitions)
 
     async def _none_left(self, record: TopicRecord, seen: Mapping[str, frozenset[int]], deadline: float) -> None:
-        """Wait until none of the transactions in `seen` is open any more.
-
-        Other open transactions do not matter here. A router that is cut off from the state log goes on. So a
-        transaction may be open at any time until all identities are revoked.
-        """
+        """Wait until no transaction in `seen` is open; a cut-off router begins others until all ids are revoked."""
         names = sorted(seen)
         tries = Backoff(_PAUSE_S, within_s=deadline - monotonic())
         while names:

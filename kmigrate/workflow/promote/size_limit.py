@@ -1,7 +1,4 @@
-"""The size limit of a source topic, `max.message.bytes`: a small limit makes the source refuse writes (V4).
-
-`sealing` sets the limit during a fence, and `closing` after a flip.
-"""
+"""The size limit (`max.message.bytes`) by which `sealing` in a fence and `closing` after a flip refuse writes (V4)."""
 
 from __future__ import annotations
 

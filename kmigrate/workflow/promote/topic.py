@@ -1,29 +1,26 @@
 """Promotes one topic: fence, drain, barrier, lag zero, flip; or goes back to mirroring with a reason.
 
-Each step waits for facts and writes one record. Only the state log remembers anything between steps. So if a controller
-dies, another controller goes on from the state log. Lettered rules:
+Each step waits for facts and writes one record. Only the state log remembers anything between steps, so another
+controller can go on. Lettered rules:
 
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
-B  The barrier is read after the drain, and after the markers of routed transactions. The barrier is the source's log
-   end (replica_id −2, V1), confirmed by its replicas, too (`cluster.leaders`). The producers are read after the
-   barrier. Then the log end must be the same once more (C), so that no mark is newer than the barrier.
-C  The flip needs three facts (`FinalCheck`). Each partition's owner reports that the mirror stopped exactly at
-   the barrier of this fence. The target's log end equals the barrier (where offsets are mapped: the barrier's place
-   there). The source's log end and leader epoch are still the same.
+B  The barrier is read after the drain and the markers of routed transactions: the source's log end (replica_id −2, V1),
+   confirmed by its replicas (`cluster.leaders`). The producers are read after the barrier. Then the log end must be the
+   same once more (C), so that no mark is newer than the barrier.
+C  The flip needs three facts (`FinalCheck`). Each partition's owner reports that the mirror stopped exactly at this
+   fence's barrier. The target's log end is the barrier, or the barrier's mapped position. The source's log end and
+   leader epoch are still the same.
 D  Any deadline or guard before the flip un-fences, and until the fence a person may take the promote back. After the
    flip, or the first flip of its unit, there is no way but forward (`outcome`).
-E  The topic's ACLs for writing are in force on every broker of the target before the flip. The ACLs are in the record
-   before they are put there, so that the mirror takes them back after an un-fence. Configs come after the flip:
-   retention must not begin while there is a way back. An `unsettled` record says that the configs are still to come.
-F  Topics that transactions couple are fenced only when all of them are to be promoted and ready, and are flipped
-   together (`unit`). A group whose offsets these transactions commit is handed over before the fence, and opens after
-   the flip.
-G  A router may fail to acknowledge the fence because the router is silent, or left without notice. A seal that the
-   source broker holds then replaces the acknowledgement (`sealing`). The seal is put on and proven after the other
-   routers have drained, before the barrier is read.
+E  The topic's ACLs for writing are in force on every broker of the target before the flip, and in the record before
+   that: the mirror takes them back after an un-fence. Configs come after the flip, as an `unsettled` record says:
+   retention must not begin while there is a way back.
+F  Coupled topics are fenced only when all of them are to be promoted and ready, and are flipped together (`unit`). A
+   group whose offsets their transactions commit is handed over before the fence, and opens after the flip.
+G  Where a router is silent, or left without notice, a seal replaces its acknowledgement (`sealing`). The seal is put on
+   and proven after the other routers have drained, before the barrier is read.
 H  The barrier table (`promote.barrier`) is in the state log before the flip: routers read the table there.
-I  Where many topics are promoted at once they are fenced in rounds, with rests between (`promote.fence_rounds`).
-   Writers wait for a topic until the mirror has brought all fenced topics to their barriers, and then catch up.
+I  Many topics are fenced in rounds, with rests in which their writers catch up (`promote.fence_rounds`).
 """
 
 from __future__ import annotations
@@ -70,10 +67,7 @@ __all__ = ["TopicPromotion"]
 
 _LOOK_S = 0.1
 _SHORT_S = 1.0
-"""Seconds after which an open transaction counts as hanging.
-
-A transaction that begins behind a hanging transaction may hang as well.
-"""
+"""Seconds after which an open transaction counts as hanging; a transaction that begins behind may hang as well."""
 
 
 @dataclass(slots=True)
@@ -168,11 +162,10 @@ class TopicPromotion:
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
 
     async def _transactions_end_soon(self, record: TopicRecord) -> bool:
-        """Wait, where a seal is to come, until no transaction on the topic is open for long.
+        """Wait, where a seal is to come, until no transaction on the topic is open for long; False: the record changed.
 
-        Returns False where the topic's record changed. A transaction whose client hangs on a silent router stays open
-        for as long as that client has patience. A fence would have all other writers wait for that transaction. Where a
-        group is promoted with the topic, its members wait already.
+        A client that hangs on a silent router keeps its transaction open, and a fence would have all other writers
+        wait. The members of a group that is promoted with the topic wait already.
         """
         writers = any(self.topic in each.topics for each in self.log.state.transactions(self.link))
         if not writers or Unit.of(self.log.state, record).groups or not self.sealer.unheard(record):
@@ -207,10 +200,9 @@ class TopicPromotion:
             raise Refused("direct-writers", "; ".join(found))
 
     async def _none_begun_elsewhere(self, record: TopicRecord) -> bool:
-        """Return True where no transaction is open that began past the routers; otherwise wait for the end of all.
+        """Return True where no transaction begun past the routers is open; otherwise wait: no router can end one.
 
-        No copy comes to a barrier behind such a transaction, and routers cannot end it: writers would wait in vain. Its
-        marker counts as a write past the routers, so the wait goes on until no such write is recent.
+        No copy comes to a barrier behind it. Its marker is a write past the routers: wait until none is recent.
         """
         deadline = monotonic() + self._terms(record).pending_timeout_s
         waited = False
@@ -248,11 +240,7 @@ class TopicPromotion:
         return same and self._why_not_ready(record, now) is None
 
     def _keep_turn(self, record: TopicRecord) -> None:
-        """Keep a turn while the topic is behind its fence; leave the turn otherwise.
-
-        Behind the fence writers wait for this topic, whichever controller fenced the topic. A topic that is looked at
-        anew before its fence leaves its turn: otherwise others would wait with nothing fenced.
-        """
+        """Keep the turn of a fenced topic, whoever fenced it; otherwise leave: others wait with nothing fenced."""
         if record.phase in BEHIND_FENCE:
             self.rounds.go(self.key)
         else:
@@ -301,10 +289,7 @@ class TopicPromotion:
         return self._not_upkept(record) or unit.not_asked_for() or self._silent_router()
 
     def _not_upkept(self, record: TopicRecord) -> str | None:
-        """Return why the target topic is not up to date; None where the topic is.
-
-        The mirror must have compared partitions, configs and ACLs since this promote was asked for.
-        """
+        """Return why the mirror has not compared partitions, configs and ACLs since this promote's request, or None."""
         for mirror in self.log.alive(MirrorPresence):
             report = mirror.upkeep.get(self.topic) if mirror.link == self.link else None
             if report is not None and report.since_ms == record.since_ms:

@@ -1,13 +1,12 @@
 """Measures how far copies and groups are behind, and what copies that have begun have still to copy.
 
-A copy's lag is counted in records by the two logs' ends, and in bytes and seconds by the best report. The mirror's last
-report is best, even after the mirror has died: `fresh_ms` is a moment, so the seconds go on growing. A report counts
-only where the target holds the records that the report is about. Without a report in the last minute, or from a new
-mirror before its first batch, kmigrate reads the next batch on the source.
+A copy's lag is counted in records by both logs' ends, and in bytes and seconds by the mirror's last report. A dead
+mirror's report counts: `fresh_ms` is a moment, so the seconds go on growing. A report counts only where the target
+holds its records. Without a report in the last minute, or of a new mirror's first batch, kmigrate reads the next batch
+on the source.
 
-In a group, a partition without a committed position, or with a position beyond the log's end, has no lag:
-`auto.offset.reset` decides where the consumer begins there. Such a partition is named apart, and never counted as a lag
-of 0.
+In a group, a partition without a committed position, or with a position beyond the log's end, has no lag and is named
+apart, never counted as 0: `auto.offset.reset` decides where the consumer begins.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ async def lags_of(
 ) -> dict[Key, Lag]:
     """Return the lag of every partition of one link's topics; `source` is None where the source does not answer.
 
-    With identical offsets the target's log end is the source offset up to which the target holds everything; with
-    mapped offsets the position that the mirror reports is. Reports of dead mirrors count, too.
+    The target has all up to its log end (identical offsets), or up to the position that the mirror reports (mapped).
     """
     behind: dict[Key, int] = {}
     paces: dict[Key, Pace] = {}
@@ -87,8 +85,7 @@ def _behind(record: TopicRecord, source_end: int, target_end: int) -> int:
 def lost_beginning(record: TopicRecord, key: Key, on_target: Offsets, on_source: Offsets) -> str:
     """Describe records that are gone at the beginning of a copy and still on the source; '' for none.
 
-    Only a copy with identical offsets is judged. While a topic is mirrored, the target loses only what the source has
-    lost: somebody has deleted all else.
+    Only identical offsets are judged. A mirrored topic loses only what the source has lost: somebody deleted all else.
     """
     start, there, here = record.starts.get(key[1], 0), on_target[key].offset, on_source[key].offset
     first = max(start, here)
@@ -100,8 +97,7 @@ def lost_beginning(record: TopicRecord, key: Key, on_target: Offsets, on_source:
 async def copied_up_to(connections: Connections, record: TopicRecord) -> dict[int, int]:
     """Return the source offset from which each partition is still to be copied; its start where no copy has begun.
 
-    With mapped offsets the offset map gives that offset, because the target's log ends do not. Raises Unreachable where
-    the target does not tell its log ends.
+    With mapped offsets the offset map gives the offset. Raises Unreachable where the target does not tell its ends.
     """
     found = dict(record.starts)
     if record.phase not in NOT_COPIED_YET:

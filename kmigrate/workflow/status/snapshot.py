@@ -106,8 +106,7 @@ class TopicStatus:
     offsets: str
     """The relation between source and target offsets: identical, mapped (n runs), unknown, or not yet.
 
-    Identical means that every partition's target log begins where its mirror began and does not pass the source's log.
-    Mapped (n runs) means that the target's offsets are its own and the offset map holds every offset.
+    Identical: each target log begins where its mirror began and does not pass the source's. Mapped: by the offset map.
     """
     partitions: tuple[PartitionStatus, ...]
     paused: bool = False
@@ -268,7 +267,7 @@ class Snapshot:
 async def snapshot(connections: Connections, *, figures: bool = True) -> Snapshot:
     """Ask both clusters now; a cluster with a leader that does not answer has unknown figures, and is named.
 
-    Without `figures` no cluster is asked: phases and running processes are known from the state log.
+    Without `figures` only the state log is read.
     """
     log = connections.log
     routers, controllers = log.alive(RouterPresence), log.alive(ControllerPresence)
@@ -415,10 +414,7 @@ class _LinkLook:
         )
 
     async def _disk(self, *, ask: bool) -> tuple[int | None, int | None]:
-        """Return what the link's topics take on the target, and the growth in an hour; None where unknown.
-
-        The mirror that holds the lease reports both. Without such a report the brokers are asked, which know no growth.
-        """
+        """Return bytes on the target and growth in an hour, as the leading mirror reports; brokers tell bytes alone."""
         reported = next((mirror.disk for mirror in self.mirrors if mirror.disk is not None), DiskUse())
         if reported.bytes >= 0:
             return reported.bytes, reported.per_hour

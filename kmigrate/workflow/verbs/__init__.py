@@ -1,7 +1,6 @@
 """The verbs of a migration: each looks first (guards as findings) and proposes one intent per topic, group or link.
 
-A verb asks clusters only what its guards need: `create_link` never contacts the source. Repeating a verb whose effect
-stands already changes nothing and succeeds.
+A verb asks clusters only what its guards need. A repeated verb whose effect stands changes nothing and succeeds.
 
     links            create, delete, check and limit links
     access           findings about ACLs

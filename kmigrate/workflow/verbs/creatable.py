@@ -1,7 +1,6 @@
 """Asks the target, before `topic mirror` writes anything, whether the target takes the topics and their producers.
 
-The target's controller decides on colliding names, create-topic policies and limits. So kmigrate sends the controller
-CreateTopics with `validate_only`, which creates nothing.
+The target's controller decides on colliding names, policies and limits; CreateTopics is sent with `validate_only`.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ __all__ = ["ConfigsOf", "creation_findings", "no_configs", "timeout_findings"]
 ConfigsOf = Callable[[Sequence[str]], Awaitable[Mapping[str, Mapping[str, str]]]]
 """Returns the configs with which the mirror would create each of some topics on the target."""
 _LASTING = frozenset({17, 37, 38, 40, 42, 44})
-"""Codes that neither a grant nor time lifts: invalid name, partitions, replication factor, configs, request, policy.
+"""Codes that neither a grant nor time lifts; for other codes the mirror names the reason and waits (a warning).
 
-A colliding name counts as invalid. Other codes are warnings: the mirror names the reason, and waits.
+Invalid (also colliding) name, partitions, replication factor, configs, request, policy.
 """
 _TIMEOUT = "transaction.max.timeout.ms"
 _MOST_NAMED = 20

@@ -6,8 +6,7 @@ a. Nothing of the link is forwarded, held or unsettled: topics and groups are pr
 b. No write from before a flip can be sent again. The gate tells such a repetition from a first write, and a broker
    cannot (B3, B7). A producer gives up within its delivery timeout, so waiting that long after the last flip is enough.
 c. Every producer's sequences at the target are the producer's own. They are while a route has generation 0.
-d. The protocol and logins that clients use at the routers work at the target, too: the protocol is the same, and the
-   target judges the logins.
+d. The clients' protocol and logins work at the target, too: the protocol is the same, the target judges the logins.
 e. No member of a promoted group is on the source: nobody names such a member any more after the finish.
 f. The source took nothing after a flip that the target lacks: nobody looks there any more afterwards.
 g. The clients' bootstrap addresses lead to something that stays, or the plan warns that they do not.
@@ -39,10 +38,7 @@ from kmigrate.workflow.verbs.proposal import Proposal, propose, refuse_if
 __all__ = ["FinishProposal", "Left", "SayLeft", "finish_link", "left_behind", "undo_finish", "wait_left"]
 
 _QUIET_S = 2.0
-"""Seconds without any connection until all clients count as gone.
-
-A client that was sent away may come once more to ask.
-"""
+"""Seconds without any connection until all clients count as gone: a client sent away may come once more to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +77,8 @@ async def finish_link(
 ) -> FinishProposal:
     """Propose that the link is finished.
 
-    `clients_known` is a person's word that the target knows what clients show to routers that judge them.
-    `accept_misplaced` says that group members on the source do no harm. `accept_late` says that the target needs no
-    record that the source took after a flip.
+    A person may say that the target knows logins judged by routers (`clients_known`), that members on the source do no
+    harm (`accept_misplaced`), and that the target needs no record taken after a flip (`accept_late`).
     """
     state = connections.log.state
     link = resolve_link(state, name)
@@ -226,10 +221,7 @@ def _router_guard(
 
 
 def _shared_addresses(state: State) -> list[Finding]:
-    """Refuse routers that share an address, because a client may be connected to several of them.
-
-    Each router then knows only about its own connections when a client's writes are answered.
-    """
+    """Refuse routers at a shared address: a client may be connected to several, and each knows only its own answers."""
     names: dict[str, list[str]] = {}
     for router in state.routers():
         names.setdefault(router.bootstrap, []).append(router.name)
@@ -269,10 +261,7 @@ async def undo_finish(connections: Connections, name: str | None) -> Proposal:
 
 
 def left_behind(connections: Connections, epoch: int) -> Left:
-    """Return the clients that are connected now, by the routers' newest reports.
-
-    Silent routers are those that have not applied the state log up to `epoch`.
-    """
+    """Return the clients connected now, by the newest reports; silent routers have not applied the log to `epoch`."""
     state = connections.log.state
     names = {router.instance: router.name for router in state.routers()}
     reports = [report for report in connections.log.alive(RouterPresence) if report.instance in names]

@@ -1,32 +1,25 @@
-"""Verbs that take a topic or a group out of its link before its promote.
+"""Verbs that take topics or groups (deleted, mirrored by mistake, not mirrorable) out of a link before their promote.
 
-The topic or group was deleted on the source, was mirrored by mistake, or cannot be mirrored.
-
-A topic that no link mirrors belongs to the target alone: routers pass requests about that topic on to the target. So a
-topic whose true log is on the source must not be forgotten where its clients would go on with the copy without notice.
-A group must not be forgotten while its members are at a router: at the target the group has no positions, and its
-members would begin at some other place.
+Routers pass requests about a topic that no link mirrors on to the target. So a topic whose true log is on the source
+must not be forgotten where its clients would go on with the copy without notice. A group must not be forgotten while
+members are at a router: the group has no positions at the target, and members would begin at some other place.
 
 A  A topic is forgotten only in one of four cases, in which that cannot happen.
-   1. The source does not have the topic any more, and no producer may still repeat a write that the copy holds. Then
-      the copy is all there is.
+   1. The source has lost the topic, and no producer may repeat a write that the copy holds: the copy is all there is.
    2. The target does not have the topic. Clients get UNKNOWN_TOPIC_OR_PARTITION, and no router creates the topic
       (`router.admin.handler`).
-   3. The target's topic belongs to somebody else: the topic holds data, and nothing was ever copied there. (An empty
+   3. The target's topic holds data, and nothing was ever copied there: the topic belongs to somebody else. (An empty
       topic may be the mirror's own, because the record is written after the topic is created.)
    4. No router is known that clients could be at.
-B  A group is forgotten in two cases. The source does not know the group any more, or every router reports that none of
-   the group's members is there.
-C  All of this is judged again on the state with each record that is written or dropped. Only the record that was judged
-   is dropped, because only that record knows what must be put back.
-D  An expression of the link that matches leaves the name out from then on, before the name's record goes: the name is
-   not picked up again.
-E  No topic is deleted. A topic that stays on the target gets its own configs back, and ACLs that kmigrate put there are
-   deleted.
-F  A record first says that its topic or group is forgotten, and is dropped last. From the first write on mirrors and
-   promotes pass the topic or group over. Once the mirrors have said that they have let go, nobody changes the target
-   after the configs are put back. Routers serve the clients as before until the record goes: a topic that the mirror
-   was just creating stays hidden, and is judged by A. A verb that dies on the way is repeated.
+B  A group is forgotten if the source does not know the group any more, or every router reports none of its members.
+C  All of this is judged again with each record that is written or dropped. Only the record that was judged is dropped,
+   because only that record knows what must be put back.
+D  A matching expression of the link leaves the name out before the name's record goes: no later match takes the name.
+E  No topic is deleted. A topic that stays on the target gets its own configs back, and loses kmigrate's ACLs.
+F  A record is first marked as forgotten, and dropped last. Mirrors and promotes pass a marked topic or group over. Once
+   the mirrors have let go, nobody changes the target after the configs are put back. Routers serve the clients as
+   before until the record goes: a topic that the mirror was just creating stays hidden, and is judged by A. A verb that
+   dies on the way is repeated.
 """
 
 from __future__ import annotations
@@ -62,15 +55,11 @@ __all__ = ["forget_groups", "forget_topics"]
 
 
 _Reports = Mapping[str, RouterPresence] | None
-"""The routers' reports by instance; None where the source has no such group, so that members at routers do not matter.
-"""
+"""The routers' reports by instance; None where the source has no such group, so that no member at a router matters."""
 _End = Callable[[list[str]], Awaitable[list[Finding]]]
 """Function that ends the forgetting of a record; the list gets the changes that are done."""
 _COME_BACK_S = 60.0
-"""Seconds within which a member that waits at a router asks again (`router.shared.waiting_groups`).
-
-A router that starts has forgotten its waiting members.
-"""
+"""Seconds in which a waiting member asks again; a router's start forgets members (`router.shared.waiting_groups`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +73,7 @@ class _TopicNow:
     """True if the topic on the target holds data that no mirror put there."""
     on_source: bool = True
     repeatable_s: float = 0.0
-    """Seconds for which producers may still repeat writes that the copy holds.
-
-    The value is inf where no mirror says since when the source is without the topic. From that moment on the source
-    took no writes.
-    """
+    """Seconds in which copied writes may be repeated after the topic is gone; inf where no mirror says when."""
 
 
 async def forget_topics(
@@ -139,10 +124,7 @@ def _forget(
 
 
 def _take(record: TopicRecord, topic_now: _TopicNow, state: State) -> TopicRecord | None:
-    """Return the record marked as forgotten (rule F), judged as the record stands.
-
-    The mirror may have followed the source since the guards looked.
-    """
+    """Return the record marked as forgotten (rule F), judged as of now: the mirror may have followed the source."""
     now = state.topic(record.link, record.topic)
     if now is None:
         return None
@@ -164,8 +146,7 @@ async def _end(
 ) -> list[Finding]:
     """Put the target topic back, and drop all records of a topic; return the findings about the target at that time.
 
-    If clients would be misled by now, the mirror gets the topic back. A topic that an earlier call has taken stays
-    taken: that call may have put back a part.
+    If clients would be misled by now, the mirror gets the topic back, unless an earlier call may have put back a part.
     """
     record = connections.log.state.topic(link.name, taken.topic, forgotten=True)
     if record is None:
@@ -274,10 +255,7 @@ def _copy_stays(link: LinkRecord, record: TopicRecord, topic_now: _TopicNow) -> 
 
 
 def _topic_records(record: TopicRecord, topic_now: _TopicNow, state: State) -> Iterator[tuple[str, Decide]]:
-    """Drop all records of the topic, the topic's own record last.
-
-    So after a crash in between the topic can be forgotten again.
-    """
+    """Drop all records of the topic, its own record last: after a crash in between the topic can be forgotten again."""
     for barrier in state.barriers(record.link, record.topic):
         yield f"drop barriers of {record.topic}", partial(_drop_topic, record, topic_now, barrier.key)
     verified = verified_key(record.link, record.topic)
@@ -436,10 +414,9 @@ async def _judged(connections: Connections, link: LinkRecord, record: GroupRecor
 async def _known_members(
     connections: Connections, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]
 ) -> _Reports:
-    """Return the routers' reports, reduced to members of a followed group that the source still knows.
+    """Return the routers' reports with only those members that the source knows; None where the group is unknown there.
 
-    A router long remembers a member that ended without leaving, as members of Kafka Streams do. Returns None where the
-    source does not know the group.
+    A router long remembers a member that ended without leaving, as members of Kafka Streams do.
     """
     _, source_admin = await connections.source(link)
     seen = (await source_admin.describe_groups([group]))[group]
@@ -470,10 +447,7 @@ def _drop_group(record: GroupRecord, reports: _Reports, at_ms: int, state: State
 
 
 def _against_group(record: GroupRecord, state: State, reports: _Reports, at_ms: int) -> Finding | None:
-    """Return the refusal of rule B; None where the group may be forgotten.
-
-    `reports` holds the routers' reports, or None; `at_ms` is a time of the state log's clock.
-    """
+    """Return the refusal of rule B, None where the group may be forgotten; `at_ms` is by the state log's clock."""
     group = record.group
     if record.phase is GroupPhase.PROMOTED:
         what = f"group {group} is promoted: it is forgotten with its link"

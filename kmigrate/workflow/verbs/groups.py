@@ -81,10 +81,7 @@ async def mirror_groups(
     *,
     mode: str = GroupMode.HOLD,
 ) -> Proposal:
-    """Propose to register groups; nothing is written to the target before their promote.
-
-    A group that is mirrored already is given the mode that is asked for, if that mode differs.
-    """
+    """Propose to register groups, without a write to the target before their promote; mirrored groups get the mode."""
     _check_mode(mode)
     link = resolve_link(connections.log.state, link_name)
     mirrored = {
@@ -143,11 +140,7 @@ def _changes_mode(record: GroupRecord, asked: str) -> bool:
 
 
 def _register(link: str, group: str, reads: GroupReads | None, asked: str, state: State) -> Record | None:
-    """Return a group's record, judged by its topics as they are at the moment of the write.
-
-    Since the look a topic may have started its promote, or somebody may have registered the group, or finished the
-    link.
-    """
+    """Return a group's record, judged at its write: a promote, a registration or a finish may have come between."""
     refuse_finished(resolve_link(state, link))
     owner = state.group_owner(group)
     if owner is not None and (owner.link != link or owner.forgotten_ms):
@@ -180,11 +173,7 @@ def _check_mode(mode: str) -> None:
 
 
 def mode_for(state: State, link: str, group: str, reads: GroupReads | None, asked: str) -> tuple[GroupMode, Finding]:
-    """Return the mode that a group gets, with the reason as a finding.
-
-    The finding refuses where the group cannot have the mode that was asked for. `reads` may be None for a group that is
-    to hold.
-    """
+    """Return a group's mode with the reason, or the refusal of the asked mode; `reads` may be None for mode hold."""
     if reads is None:
         return GroupMode.HOLD, ok("holds", f"members of {group} that move wait for its promote")
     against = _against_following(state, link, reads)
@@ -316,10 +305,7 @@ async def _metadata_guards(source: ClusterClient, group: str, target: BrokerSett
 async def _withheld_guards(
     connections: Connections, source: ClusterClient, source_admin: Admin, record: GroupRecord
 ) -> list[Finding]:
-    """Return warnings for topics that routers withhold from the group's members.
-
-    The members have no positions in these topics, and after the promote nobody reads the topics at the source.
-    """
+    """Warn of withheld topics: members have no positions there; after the promote nobody reads them at the source."""
     reports = reports_on(connections.log, record.group)
     names: Mapping[str, str] = {}
     if unnamed(reports):
@@ -373,10 +359,7 @@ async def unmirrored_readers(
 async def _offset_guards(
     connections: Connections, link: LinkRecord, source: ClusterClient, group: str
 ) -> list[Finding]:
-    """Return findings for positions that cannot be carried over (C5).
-
-    Such a position is beyond its log, or in a topic that nobody mirrors, or in a topic whose copy has not begun.
-    """
+    """Return findings for positions that cannot move (C5): beyond the log, or in a topic not mirrored or not copied."""
     offsets = await read_positions(source, group, stable=False)
     topics = connections.log.state.topics(link.name)
     mirrored = {topic.topic for topic in topics}

@@ -55,11 +55,7 @@ __all__ = [
 _LONGEST_NAME = 100
 """Longest name of a link: the name stands in the key of each of the link's records."""
 _NOT_IN_NAMES = frozenset("/\"'`\\$&|;<>()*?[]{}!#~")
-"""Characters that no link's name may hold.
-
-A slash separates the parts of a key. The other characters have a meaning in a shell, and link names stand in many
-commands that kmigrate advises.
-"""
+"""Not in link names: a slash separates a key's parts; the others mean something in the shell of advised commands."""
 
 
 def resolve_link(state: State, name: str | None) -> LinkRecord:
@@ -237,10 +233,7 @@ async def _put_back(connections: Connections, link: LinkRecord) -> None:
 
 
 async def _forget_link(connections: Connections, link: LinkRecord, delivery_timeout_s: float) -> list[Finding]:
-    """Drop the link's records in order, each judged on the state of that moment; return topics that stay closed.
-
-    The link's record first says that the link is being deleted.
-    """
+    """Mark the link as being deleted, drop its records in order, each judged anew; return topics that stay closed."""
 
     def judged(now: State) -> LinkRecord | None:
         """Return the current link, if the link is still the same; somebody may have mirrored another topic since."""
@@ -294,8 +287,7 @@ async def _drop_records(
     while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
         alone = len(keys) <= 2 and _link_keys(state, link.name) == [left.key]
         if alone and not left.finished_ms and raised_alone(state, left):
-            # Only now, because a link that stays needs the raised setting. But before the link's record goes: that
-            # record alone knows the former value.
+            # Only now: a link that stays needs the raised setting. The record, dropped next, alone knows the old value.
             await _put_back(connections, left)
         state = await connections.log.append(drop)
         done += [f"forget {key}" for key in keys[-1:] if key not in state.records]
@@ -310,8 +302,7 @@ def _told_by(state: State, link: str) -> set[str]:
 def _unmark(marked: LinkRecord | None, before: LinkRecord, whole: set[str], state: State) -> LinkRecord | None:
     """Return the link without the mark of its deletion, where a guard keeps the link and no record is gone.
 
-    A record may also be gone by another process that deletes the link. Somebody may have changed the rest of the link's
-    record meanwhile; that change stays.
+    Another process may have dropped a record, or changed the rest of the link's record; that change stays.
     """
     now = state.link(before.name)
     if not whole <= state.records.keys():
@@ -332,8 +323,7 @@ def _deleting(link: LinkRecord) -> str:
 def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:
     """Return what still needs a link's record: topics and groups that are not promoted, and routers.
 
-    A router tells a repeated write from a first write by the barriers: without them the target would append the
-    repeated write again.
+    Without the barriers a router would take a repeated write for a first write, and the target would append again.
     """
     found = unpromoted(state, link.name)
     routers = ", ".join(router.name for router in state.routers())
@@ -351,10 +341,7 @@ def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float, no
 
 
 def retries(state: State, link: str, delivery_timeout_s: float, now: int) -> list[Finding]:
-    """Refuse while a producer may still repeat a write from before the newest flip.
-
-    Only a router tells such a repeated write from a first write.
-    """
+    """Refuse while a producer may repeat a write from before the newest flip: only routers recognise repetitions."""
     newest = max(state.topics(link), key=lambda topic: topic.promoted_ms, default=None)
     left = delivery_timeout_s - (now - newest.promoted_ms) / 1000 if newest is not None else 0
     if newest is None or left <= 0:
@@ -418,8 +405,7 @@ def _unpromoted(noun: Noun, name: str, phase: str, link: str) -> Finding:
 def refuse_finished(link: LinkRecord) -> None:
     """Refuse new topics and groups of a finished link: its routers would not hold the writes of clients that have left.
 
-    A link that is being deleted refuses, too. Otherwise a forgotten topic would be taken for a new topic, and its
-    clients would be led back to the source.
+    A link that is being deleted refuses, too: a forgotten topic would count as new, and clients return to the source.
     """
     if link.deleting_ms:
         raise Refused(
@@ -438,10 +424,7 @@ def refuse_finished(link: LinkRecord) -> None:
 
 
 def _link_keys(state: State, link: str) -> list[str]:
-    """Return the keys of all records that name a link, and last the link's own key.
-
-    A crash in between leaves a link that can be deleted again.
-    """
+    """Return the keys of all records of a link, its own key last: after a crash the link can be deleted again."""
     parts = [key for key, record in state.records.items() if getattr(record, "link", None) == link]
     return [*sorted(parts), link_key(link)]
 

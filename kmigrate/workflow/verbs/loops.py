@@ -1,7 +1,6 @@
 """Refuses loops: a topic that is copied from A to B is not copied back to A.
 
-Topics keep their names, so no name tells where a topic came from. The state logs of both clusters do. The source's own
-state log says what is copied to the source, and from where.
+Topics keep their names: only a cluster's own state log says what is copied to that cluster, and from where.
 """
 
 from __future__ import annotations
@@ -60,10 +59,7 @@ async def copied_back_by(source: ClusterClient, target: ClusterClient, topic: st
 
 
 def _is(ref: ClusterRef, cluster: ClusterClient) -> bool:
-    """Return True if a link's end is that cluster, by cluster id.
-
-    Where the id is not known yet, a common bootstrap address decides.
-    """
+    """Return True if a link's end is that cluster: by cluster id, else by a common bootstrap address."""
     if ref.cluster_id:
         return ref.cluster_id == cluster.metadata.cluster_id
     return bool(set(cluster.settings.bootstrap_servers.split(",")) & set(ref.bootstrap.split(",")))

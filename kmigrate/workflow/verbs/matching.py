@@ -48,10 +48,7 @@ async def mirror_matching_topics(
     configs_of: ConfigsOf = no_configs,
     recreate: bool = False,
 ) -> MatchingProposal:
-    """Propose to mirror every topic that matches, and to keep the expressions with the link.
-
-    All or nothing, as with names: a topic that cannot be mirrored must be left out by an expression of its own.
-    """
+    """Propose to mirror every match, and keep the expressions; all or nothing: exclude what cannot be mirrored."""
     link = resolve_link(connections.log.state, link_name)
     patterns = [replace(pattern, offsets=offsets) for pattern in _patterns(expressions, exclude)]
     source, _ = await connections.source(link)
@@ -71,10 +68,7 @@ async def mirror_matching_groups(
     *,
     mode: str = GroupMode.HOLD,
 ) -> MatchingProposal:
-    """Propose to mirror every group that matches, and to keep the expressions with the link.
-
-    Groups that match later get mode hold.
-    """
+    """Propose to mirror every matching group, and to keep the expressions; groups that match later get mode hold."""
     link = resolve_link(connections.log.state, link_name)
     patterns = _patterns(expressions, exclude)
     _, source_admin = await connections.source(link)
@@ -138,10 +132,7 @@ def _with_patterns(
 
 
 async def _keep(connections: Connections, link: str, noun: Noun, patterns: Sequence[NamePattern]) -> None:
-    """Keep the expressions with the link.
-
-    A repeated expression replaces the older expression, together with the names that the older leaves out.
-    """
+    """Keep the expressions with the link; a repeated expression replaces the older and the older's left-out names."""
     texts = {pattern.include for pattern in patterns}
 
     def edit(link: LinkRecord, old: tuple[NamePattern, ...]) -> tuple[NamePattern, ...]:

@@ -1,7 +1,4 @@
-"""`topic mirror`: the intent to mirror topics, the engine that copies a topic, and findings about the copies.
-
-The engines are the mirror processes, and Spark's tasks, which hand the topic over to the mirror processes.
-"""
+"""`topic mirror`: the intent, findings, and the engine: mirror processes, or Spark's tasks, which then hand over."""
 
 from __future__ import annotations
 
@@ -51,10 +48,7 @@ async def mirror_topics(
     configs_of: ConfigsOf = no_configs,
     recreate: bool = False,
 ) -> Proposal:
-    """Propose to mirror topics; the mirror carries the intent out.
-
-    `recreate` says that an empty topic that groups read at the target is deleted there and created anew.
-    """
+    """Propose to mirror topics; `recreate` deletes an empty target topic that groups read, and creates a new topic."""
     link = resolve_link(connections.log.state, link_name)
     check_offsets_mode(offsets)
     known = {topic: record for topic in topics if (record := connections.log.state.topic(link.name, topic)) is not None}
@@ -117,8 +111,7 @@ def check_offsets_mode(offsets: str) -> None:
 
 
 def _claim(record: TopicRecord, state: State) -> Record | None:
-    """Return the topic's record for its link, unless another call claimed the topic, or finished the link,
-    meanwhile."""
+    """Return the topic's record for its link, unless another call has claimed the topic or finished the link."""
     refuse_finished(resolve_link(state, record.link))
     owner = state.topic_owner(record.topic)
     if owner is not None and (owner.link != record.link or owner.forgotten_ms):
@@ -171,10 +164,7 @@ async def _unless_needed(source: ClusterClient, target: ClusterClient, topic: st
 async def _target_guards(
     source: ClusterClient, target: ClusterClient, seen: TopicInfo, existing: TopicInfo, offsets: str
 ) -> list[Finding]:
-    """Return the findings for a topic that exists on the target.
-
-    The topic may be adopted if its number of partitions is the same; with data only in mode mapped.
-    """
+    """Return findings for a topic on the target: adopted with equal partition counts; with data only in mode mapped."""
     if len(existing.partitions) != len(seen.partitions):
         return [
             refuse(
@@ -207,8 +197,7 @@ async def _adoption_findings(
 ) -> list[Finding]:
     """Return the findings for empty topics that exist on the target and are taken for the mirror.
 
-    A group that has read an empty topic has a position in the topic's log. The copy begins where the source's log
-    begins, so that position may lie before the copy's start. The group would then be reset as `auto.offset.reset` says.
+    A group's position there may lie before the start of the copy, and is then reset as `auto.offset.reset` says.
     """
     if not topics:
         return []
@@ -242,10 +231,7 @@ async def _adoption_findings(
 def durability_findings(
     seen: TopicInfo, existing: TopicInfo | None, brokers: int, in_sync: ConfigValue | None
 ) -> list[Finding]:
-    """Compare a topic's replicas and its `min.insync.replicas` (`in_sync`) with the target.
-
-    `existing` is the topic on the target; without that topic the target's number of brokers counts.
-    """
+    """Compare replicas and `min.insync.replicas` (`in_sync`) with the target's topic, else with its `brokers`."""
     ours = _replicas(seen)
     theirs = min(ours, brokers) if existing is None else _replicas(existing)
     found: list[Finding] = []

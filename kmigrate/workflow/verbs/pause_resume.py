@@ -1,8 +1,7 @@
 """Verbs that hold a topic's copy back and let the copy go on: pause, resume, and the loss that a person accepts.
 
-Resume never hides anything. The offsets that a stop names as lost must be repeated exactly. The loss stays in the
-topic's record with the name of the person that accepted the loss. Where the target holds something wrong only a copy
-from the start helps. That copy begins only once the target topic is gone or empty.
+Resume never hides anything. Lost offsets must be repeated exactly, and the topic's record keeps the loss and the
+person's name. Where the target holds wrong data only a new copy helps, once the target topic is gone or empty.
 """
 
 from __future__ import annotations

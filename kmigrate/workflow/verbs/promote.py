@@ -57,10 +57,7 @@ async def promote_topics(
     wait_s: float = 0.0,
     accept_misplaced: bool = False,
 ) -> Proposal:
-    """Propose to promote topics; the controller carries the intent out.
-
-    For `wait_s` seconds guards that time may lift are asked again.
-    """
+    """Propose to promote topics by the controller; guards that time may lift are asked again for `wait_s` seconds."""
     deadline, longer = monotonic() + wait_s, 0.0
     while True:
         try:
@@ -143,8 +140,7 @@ async def _promote_topics(
 async def _seal_findings(
     connections: Connections, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
 ) -> list[Finding]:
-    """Refuse topics that must be sealed for an earlier process of a router, where the source does not allow the
-    seal."""
+    """Refuse topics that must be sealed for a router's earlier process, where the source does not allow the seal."""
     earlier = strays(connections.log.state)
     found: list[Finding] = []
     for record in records if earlier else ():
@@ -238,11 +234,9 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
 async def _groups_left_behind(
     connections: Connections, link: LinkRecord, source: ClusterClient, source_admin: Admin, topics: Collection[str]
 ) -> list[Finding]:
-    """Return warnings for groups that nobody mirrors and that have positions in a topic.
+    """Warn of unmirrored groups with positions in a topic: a member that reads on begins without a position.
 
-    Such a group is no refusal, because the group may have been given up long ago. But a member that still reads begins
-    on the target without a position. Groups that cannot be listed do not refuse either: a group that has nothing to do
-    with the topic must not keep the topic back.
+    No refusal: the group may have been given up, or, where groups cannot be listed, have nothing to do with the topic.
     """
     if not topics:
         return []
@@ -263,10 +257,7 @@ async def _groups_left_behind(
 
 
 def direct_findings(found: Sequence[Straggler], *, accepted: bool) -> list[Finding]:
-    """Name the direct writers of one topic: recent writers refuse the promote, unless a person accepts them.
-
-    A writer that has been silent for long enough is named, too: that writer may come back.
-    """
+    """Name a topic's direct writers, also silent writers that may return; recent writers refuse unless accepted."""
     lately = [each for each in found if each.in_the_way]
     gone = sorted((each for each in found if not each.in_the_way), key=lambda each: each.silent_ms)
     level: Level = "warn" if accepted else "refuse"
@@ -317,10 +308,7 @@ def _cancel_guard(record: TopicRecord) -> Finding | None:
 
 
 def _left_waiting(state: State, link: str, topics: Collection[str]) -> list[Finding]:
-    """Return findings for what was to be promoted in one unit with these topics.
-
-    Coupled topics wait on; coupled groups are given up by the controller.
-    """
+    """Return findings for the rest of the unit: coupled topics wait on; the controller gives up groups."""
     coupled = coupled_topics(state.couplings(link), topics)
     left = {
         topic: name

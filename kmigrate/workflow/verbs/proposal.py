@@ -1,8 +1,7 @@
 """The shape of every verb: the verb looks and proposes, a person may say no, and the proposal is carried out.
 
-A look reads the state log and the clusters that its guards need, and changes nothing. The proposal has the changes in
-words, the findings of the guards, and the writes. `--plan` ends at the proposal. A proposal with a refusal is never
-returned: the look raises the refusal.
+A look reads the state log and the clusters that its guards need, and changes nothing. The look raises a refusal, or
+returns a proposal: changes in words, findings of the guards, and the writes. `--plan` ends at the proposal.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ def propose(
     writes: Sequence[Write] = (),
     changes: Iterable[str] | None = None,
 ) -> Proposal:
-    """Return the proposal of ordered writes, or raise the refusal that the findings demand.
-
-    `changes` are the changes in words where the words of the writes do not say all.
-    """
+    """Return the proposal of ordered writes, or raise the refusal; `changes` replaces the words of the writes."""
     plan = Plan.of(verb, (words for words, _ in writes) if changes is None else changes, findings)
     plan.refuse()
 
@@ -65,10 +61,7 @@ def refuse_if(verb: str, *against: Finding | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Judged(Generic[R]):
-    """The changes of a verb to topics or groups of a link: each record is judged at the look, and again at its write.
-
-    Others may have changed the record since the look, so the write changes the record as it stands then.
-    """
+    """A verb's changes to topics or groups: each record is judged at the look, and as it stands then at its write."""
 
     verb: str
     noun: Noun

@@ -1,8 +1,8 @@
 """The verb that forgets a silent router, so that fences do not wait for the router, and findings about such routers.
 
-No topic is sealed any more in place of a router that a person declares dead. A router that has lost the state log goes
-on forwarding writes to the source until the router reads the log again. Only a seal stops such a router. So before a
-router counts as dead, kmigrate checks what answers at the router's address.
+No topic is sealed for a router that a person declares dead. But a router without the state log goes on forwarding
+writes to the source until the router reads the log again, and only a seal stops such a router. So kmigrate first
+checks what answers at its address.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ from kmigrate.workflow.verbs.proposal import Proposal
 __all__ = ["forget_router", "router_to_replace", "unheard_routers"]
 
 _ANSWER_S = 3.0
-"""Longest wait for an answer at the address of a router that is called dead.
-
-Most of these routers are gone, or their hosts are.
-"""
+"""Longest wait for an answer at the address of a router called dead; most of these, or their hosts, are gone."""
 
 
 _LEAVES_S = 6.0
@@ -40,10 +37,10 @@ _LOOK_S = 0.2
 
 
 async def router_to_replace(connections: Connections, name: str, *, take_over: bool = False) -> str:
-    """Return the registered instance of a name, '' for none; raise Refused while that router answers.
+    """Return a name's registered instance, '' for none; unless `take_over`, raise Refused while the router answers.
 
-    A router that is ending gets the time to leave. A router whose process has ended, or that is silent in the
-    presence log and at its address, may be replaced at once. With `take_over` any router may be replaced.
+    A router that is ending gets the time to leave. A router whose process has ended, or that is silent in the presence
+    log and at its address, may be replaced at once.
     """
     while (router := _registered(connections.log.state, name)) is not None:
         if take_over or has_ended(router.process) or not await _goes_on(connections, router):
@@ -83,8 +80,8 @@ async def _answers(connections: Connections, router: RouterRecord) -> bool:
 async def forget_router(connections: Connections, name: str, *, dead: bool = False) -> Proposal:
     """Propose to take a silent router out of the fences' count; `dead` is a person's word that its process has ended.
 
-    Refused while the router is heard of, or while a router that is called dead answers at its address. A router that
-    may live is remembered (`StrayRecord`): promotes are sealed for that router.
+    Refused while the router reports, or while a router that is called dead answers at its address. A router that may
+    live is remembered (`StrayRecord`): promotes are sealed for that router.
     """
     record, stray = _known(connections.log.state, name)
     runs = record is not None and record.instance in {p.instance for p in connections.log.alive(RouterPresence)}
@@ -135,10 +132,7 @@ def _unchanged(name: str, *, runs: bool) -> Finding:
 
 
 async def _signs_of_life(connections: Connections, name: str, addresses: Iterable[str]) -> list[Finding]:
-    """Return findings for what answers, or at least listens, at the addresses of a router that is called dead.
-
-    Addresses of other known routers are left out.
-    """
+    """Return findings for what answers or listens at a dead router's addresses, except those of other known routers."""
     instances = {router.instance: router.bootstrap for router in connections.log.state.routers()}
     heard = [router for router in connections.log.alive(RouterPresence) if router.name != name]
     others = {router.bootstrap or instances.get(router.instance, "") for router in heard}
@@ -172,10 +166,7 @@ async def _drop(connections: Connections, record: RouterRecord | StrayRecord) ->
 
 
 def unheard_routers(log: StateLog) -> list[Finding]:
-    """Return a warning for each router that a promote would be sealed for now.
-
-    Such a router is silent, or has left without a report.
-    """
+    """Return a warning for each router, silent or gone without a report, that a promote would be sealed for now."""
     alive = {presence.instance for presence in log.alive(RouterPresence)}
     names = {router.name for router in log.state.routers() if router.instance not in alive}
     names |= {stray.name for stray in log.state.strays()}

@@ -30,10 +30,7 @@ async def wait_topics(
     timeout: float,
     on_change: Callable[[State], None] | None = None,
 ) -> list[TopicRecord]:
-    """Wait until every topic is in one of `phases`.
-
-    Raises Failed where a promote was given up, with the reason, or where a topic was taken out of its link.
-    """
+    """Wait until every topic is in one of `phases`; raise Failed, with the reason, if given up or forgotten."""
     wanted = frozenset(phases)
     promoting = TopicPhase.PROMOTED in wanted and TopicPhase.MIRRORING not in wanted
 
@@ -69,10 +66,7 @@ async def wait_groups(
     timeout: float,
     on_change: Callable[[State], None] | None = None,
 ) -> list[GroupRecord]:
-    """Wait until every group is promoted.
-
-    Raises Failed where a handover was given up, with the reason, or where a group was taken out of its link.
-    """
+    """Wait until every group is promoted; raise Failed, with the reason, where a group is given up or forgotten."""
 
     def look(state: State) -> list[GroupRecord] | None:
         if on_change is not None:
@@ -120,10 +114,7 @@ def _hindrance(connections: Connections, record: TopicRecord) -> str:
 
 
 async def wait_let_go(connections: Connections, link: str) -> None:
-    """Wait until no mirror of the link does anything more for topics and groups that are forgotten by now.
-
-    A silent mirror process says nothing, and is not waited for. A Spark task only copies: the task names its topics.
-    """
+    """Wait until no mirror that reports works on forgotten topics or groups; a Spark task reports its topics."""
     forgotten, deadline = connections.log.state.epoch, monotonic() + _LET_GO_S
     topics = {record.topic for record in connections.log.state.topics(link, forgotten=True) if record.forgotten_ms}
 

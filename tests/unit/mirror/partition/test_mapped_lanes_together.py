@@ -72,8 +72,10 @@ class Owner:
         self.lane = MappedLane("t", 0, producer_id=77, epoch=0, log_start=0, target_start=BEFORE, target_topic_id="T")
 
     def look(self) -> None:
-        """Do the first half of a recovery as `Recovery` does; an earlier fetch may be answered before the second
-        half."""
+        """Do the first half of a recovery as `Recovery` does.
+
+        An earlier fetch may be answered before the second half.
+        """
         it, target = self.lane, self.target
         if it.ledger is None:
             it.ledger = MapLedger("u", "t", 0, term=self.term, target_topic_id="T", stored=target.folded())
