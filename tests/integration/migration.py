@@ -214,6 +214,25 @@ class Migration:
             lambda: f"every writer to go on: {before}, {self.acknowledged()}\n{self.logs()}",
         )
 
+    def consumers_go_on(self) -> None:
+        """Wait until each consumer among the clients has committed once more."""
+        before = self.commits()
+        wait_until(
+            lambda: all(count > before[name] for name, count in self.commits().items()),
+            30,
+            lambda: f"every consumer to commit: {before}, {self.commits()}\n{self.logs()}",
+        )
+
+    def commits(self) -> dict[str, int]:
+        """Return the number of commits of each consumer among the clients."""
+        assert self.traffic is not None
+        names = [client.name for client in self.traffic.clients() if isinstance(client.spec, ConsumerSpec)]
+        histories = {name: self.traffic.folder.glob(f"{name}.*.jsonl") for name in names}
+        return {
+            name: sum(path.read_bytes().count(b'"type":"ok","f":"commit"') for path in paths)
+            for name, paths in histories.items()
+        }
+
     def acknowledged(self) -> dict[str, int]:
         """Return the number of acknowledged records of each writer among the clients."""
         assert self.traffic is not None

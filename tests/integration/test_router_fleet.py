@@ -118,6 +118,8 @@ def test_routers_are_restarted_one_by_one_and_no_group_and_no_transaction_is_dis
             assert run.engines[name].wait(15) == 0, run.logs()
             run.start(name)
             run.writers_go_on(100)
+            # librdkafka puts a commit off once for a lost coordinator, and reports _WAIT_COORD at the second loss
+            run.consumers_go_on()
         verdict = run.judge(*topics)
         assert verdict.clean, f"{verdict.named}\n{run.logs()}"
 
