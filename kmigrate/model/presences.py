@@ -302,7 +302,7 @@ class RouterPresence:
     """Reason why fences, groups and clients are missing here: the whole report is too large for the presence topic."""
     staying: tuple[int, ...] = ()
     """Clients, each as a number, that stay after the finish: this router told them facts that hold only through it."""
-    deaf: str = ""
+    log_problem: str = ""
     """Reason why this router cannot read the state log and keeps its last routing table; '' if reading works."""
 
     joins: Mapping[str, tuple[JoinTerms, ...]] = field(default_factory=dict)

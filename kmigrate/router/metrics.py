@@ -111,10 +111,10 @@ _ROWS: tuple[_Row, ...] = (
         "api",
     ),
     _row(
-        "deaf",
+        "log_problem",
         Kind.GAUGE,
         "1 while the router cannot read the state log and goes on with its last routing table, 0 else.",
-        lambda shared: [((), int(bool(shared.deaf)))],
+        lambda shared: [((), int(bool(shared.log_problem)))],
     ),
     _row(
         "hold_seconds",

@@ -25,7 +25,7 @@ from kmigrate.kafka_jars.jars import OnProgress
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.processes import Server
 
-__all__ = ["DEFAULT_FOLDER", "BrokerStatus", "ClusterStatus", "Sandbox", "SandboxStatus"]
+__all__ = ["DEFAULT_FOLDER", "BrokerStatus", "ClusterStatus", "SandboxEstate", "SandboxStatus"]
 
 DEFAULT_FOLDER = Path("build/sandbox")
 
@@ -77,7 +77,7 @@ class SandboxStatus:
 
 
 @dataclass
-class Sandbox:
+class SandboxEstate:
     """Two real clusters. They end with this process unless `up` was called with `detached`."""
 
     folder: Path
@@ -96,7 +96,7 @@ class Sandbox:
         detached: bool = False,
         secure: bool = False,
         on_progress: OnProgress | None = None,
-    ) -> Sandbox:
+    ) -> SandboxEstate:
         """Start both clusters side by side and wait until both accept clients; `secure` adds users and ACLs."""
         folder = folder.resolve()
         with exclusive(folder / "lock"):
@@ -129,7 +129,7 @@ class Sandbox:
             return sandbox
 
     @classmethod
-    def load(cls, folder: Path = DEFAULT_FOLDER) -> Sandbox:
+    def load(cls, folder: Path = DEFAULT_FOLDER) -> SandboxEstate:
         """Return the sandbox that another process brought up in this folder."""
         folder = folder.resolve()
         found = _read(folder)
@@ -169,14 +169,14 @@ def _status(cluster: KafkaCluster) -> ClusterStatus:
     return ClusterStatus(cluster.spec.name, cluster.version, cluster.bootstrap, cluster.cluster_id, brokers, zookeeper)
 
 
-def _read(folder: Path) -> Sandbox | None:
+def _read(folder: Path) -> SandboxEstate | None:
     file = folder / _FILE
     if not file.is_file():
         return None
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
         source, target = (KafkaCluster.from_json(saved[side]) for side in ("source", "target"))
-        return Sandbox(folder, Path(saved["data"]), source, target)
+        return SandboxEstate(folder, Path(saved["data"]), source, target)
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(
             "sandbox-file-unreadable",

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from kmigrate.errors import Refused
-from kmigrate.sandbox.estate import Sandbox
+from kmigrate.sandbox.estate import SandboxEstate
 
 _UP = """
 import sys
@@ -24,7 +24,7 @@ Sandbox.up(Path(sys.argv[1]), detached=True)
 
 def test_a_detached_sandbox_outlives_its_starter_and_is_ended_by_another_process(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", _UP, str(tmp_path)], check=True, timeout=100)
-    sandbox = Sandbox.load(tmp_path)
+    sandbox = SandboxEstate.load(tmp_path)
     try:
         assert sandbox.status().state == "running"
         for cluster in sandbox.clusters:
@@ -32,12 +32,12 @@ def test_a_detached_sandbox_outlives_its_starter_and_is_ended_by_another_process
             assert answer.cluster_id == cluster.cluster_id
 
         with pytest.raises(Refused, match="sandbox-already-up"):
-            Sandbox.up(tmp_path)
+            SandboxEstate.up(tmp_path)
 
         sandbox.source.restart(1)
         sandbox.source.wait_ready()
         sandbox.save()
-        sandbox = Sandbox.load(tmp_path)
+        sandbox = SandboxEstate.load(tmp_path)
         assert sandbox.status().state == "running"
 
         sandbox.target.kill(1)
@@ -47,7 +47,7 @@ def test_a_detached_sandbox_outlives_its_starter_and_is_ended_by_another_process
     assert sandbox.status().state == "ended"
     assert not sandbox.data.exists()
     with pytest.raises(Refused, match="no-sandbox"):
-        Sandbox.load(tmp_path)
+        SandboxEstate.load(tmp_path)
 
 
 _TIED = """
@@ -66,7 +66,7 @@ def test_a_killed_foreground_sandbox_leaves_no_broker_and_no_data_after_5_second
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "up\n"
-        sandbox = Sandbox.load(tmp_path)
+        sandbox = SandboxEstate.load(tmp_path)
         assert sandbox.status().state == "running"
         sandbox.source.pause(1)  # A stopped broker must end, too.
         parent.kill()

@@ -17,7 +17,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import AuthenticationFailed, KmigrateError, Unreachable
 from kmigrate.model.security import Bearer, Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.sandbox.estate import Sandbox
+from kmigrate.sandbox.estate import SandboxEstate
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.secure_world import SESSION_MS, SecurePair, reached, token
 from tests.integration.test_cli_sandbox import Shell
@@ -232,7 +232,7 @@ def test_a_secure_sandbox_is_reached_by_the_configuration_it_writes_and_by_nobod
         assert (secrets / "kmigrate.password").read_text(encoding="utf-8") not in written
         assert kmigrate("link", "list", code=3)["error"] == "no-state-log"  # This error shows that the login succeeded.
         routed = kmigrate.run_engines()["bootstrap"]
-        target = Sandbox.load(tmp_path / "build/sandbox").target
+        target = SandboxEstate.load(tmp_path / "build/sandbox").target
         login = {**target.security.access("producers").librdkafka(), "bootstrap.servers": routed}
         seen = AdminClient(login).list_topics(timeout=10)
         assert (seen.cluster_id, list(seen.brokers)) == (target.cluster_id, [1_000_001])  # type: ignore[comparison-overlap]

@@ -187,7 +187,7 @@ def test_a_router_goes_on_when_the_state_log_cannot_be_read_any_more_and_says_so
                 deadline = time.monotonic() + 40
                 while not await forked(world.log):
                     assert time.monotonic() < deadline, "the record was never the next one of the log"
-                while not any(each.deaf for each in world.log.alive(RouterPresence)):
+                while not any(each.log_problem for each in world.log.alive(RouterPresence)):
                     assert time.monotonic() < deadline, "the router has not said it"
                     await asyncio.sleep(0.1)
                 before = sum(map(len, values(source.bootstrap, topic).values()))

@@ -27,7 +27,7 @@ from kmigrate.net.clock import block, monotonic
 from kmigrate.report.migration import FAILING, MigrationReport, Millis, ParitySummary
 from kmigrate.sandbox.checker import Verdict, check
 from kmigrate.sandbox.client_specs import ClientSpec, TransactionalSpec, seeded_clients
-from kmigrate.sandbox.estate import Sandbox
+from kmigrate.sandbox.estate import SandboxEstate
 from kmigrate.sandbox.final_read import read_topic, saving
 from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
@@ -91,7 +91,7 @@ class Demo:
         self._say(f"starting source {self.plan.source_version} and target {self.plan.target_version}")
         # Brokers live for a minute: Java's second compiler costs more processor time than saved, and clients wait.
         os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
-        sandbox = Sandbox.up(
+        sandbox = SandboxEstate.up(
             folder / "sandbox",
             brokers=self.plan.brokers,
             source_version=self.plan.source_version,
@@ -102,7 +102,7 @@ class Demo:
         finally:
             sandbox.down()
 
-    def _migrate(self, folder: Path, sandbox: Sandbox) -> MigrationReport:
+    def _migrate(self, folder: Path, sandbox: SandboxEstate) -> MigrationReport:
         router = f"127.0.0.1:{free_ports(1)[0]}"
         config = folder / "kmigrate.toml"
         config.write_text(_config(sandbox, router), encoding="utf-8")
@@ -227,7 +227,7 @@ class Demo:
     def _judge(
         self,
         folder: Path,
-        sandbox: Sandbox,
+        sandbox: SandboxEstate,
         traffic: Traffic,
         results: list[dict[str, Any]],
         shown: Mapping[str, Any],
@@ -253,7 +253,7 @@ def _stop(process: ProcessIdentity) -> None:
         block(0.05)
 
 
-def _config(sandbox: Sandbox, router: str) -> str:
+def _config(sandbox: SandboxEstate, router: str) -> str:
     host, port = router.split(":")
     return (
         f'[clusters.source]\n"bootstrap.servers" = "{sandbox.source.bootstrap}"\n\n'

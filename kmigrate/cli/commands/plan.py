@@ -1,4 +1,4 @@
-"""`kmigrate plan`: the outlook of each topic before anything is written, or what is left of a running copy."""
+"""`kmigrate plan`: the forecast of each topic before anything is written, or what is left of a running copy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import AT_THE_TARGET
 from kmigrate.workflow.status.lags import copied_up_to, padding_left
 
-__all__ = ["TopicOutlook", "app", "plan"]
+__all__ = ["TopicForecast", "app", "plan"]
 
 app = typer.Typer()
 
@@ -52,8 +52,8 @@ _STYLES = {"identical": "green", "mapped": "cyan"}
 
 
 @dataclass(frozen=True)
-class TopicOutlook:
-    """A topic's outlook: figures (−1: unknown) of now, and of the remaining copy where a topic is mirrored already."""
+class TopicForecast:
+    """A topic's forecast: figures (−1: unknown) of now, and of the remaining copy where a topic is mirrored already."""
 
     topic: str
     partitions: int = -1
@@ -121,7 +121,7 @@ async def plan(
         defaults = await default_findings(connections, record, [name for name in names if name in known], settings)
         limits = await setting_findings(connections, record)
         limits += await verbs.memory_findings(connections, raises=call.settings.mirror.raise_producer_expiration)
-        rows: list[TopicOutlook] = []
+        rows: list[TopicForecast] = []
         partitions = sum(len(known[name].partitions) for name in names if name in known)
         stretches = max(1, min(10, _STRETCHES // max(1, partitions)))
         round_trip_s = await _round_trip_s(connections.target)
@@ -134,7 +134,7 @@ async def plan(
                 notes.append(f"groups that read it and are not mirrored would lose their position: {groups}")
             compacted = "compact" in values.get("cleanup.policy", "")
             asked = _Asked(start, offsets, rate, compacted, stretches, settings, round_trip_s, configs_of)
-            rows.append(await _outlook(connections, record.name, source, known.get(name), name, asked, notes))
+            rows.append(await _forecast(connections, record.name, source, known.get(name), name, asked, notes))
         json = {
             "link": record.name,
             "topics": [{**asdict(row), "disk": row.disk, "disk_growth": row.disk_growth} for row in rows],
@@ -145,7 +145,7 @@ async def plan(
         return Answer(
             json,
             Group(
-                _Outlooks(rows) if rows else Text("the source has no topic"),
+                _Forecasts(rows) if rows else Text("the source has no topic"),
                 findings_view([*access, *defaults, *limits]),
             ),
         )
@@ -184,7 +184,7 @@ async def _round_trip_s(target: ClusterClient) -> float:
     return min(found)
 
 
-async def _outlook(
+async def _forecast(
     connections: Connections,
     link: str,
     source: ClusterClient,
@@ -192,7 +192,7 @@ async def _outlook(
     name: str,
     asked: _Asked,
     notes: list[str],
-) -> TopicOutlook:
+) -> TopicForecast:
     # Imported here: the module reads batches and loads modules that no other command needs.
     from kmigrate.mirror.upkeep.forecast import filling_s, sample
 
@@ -206,7 +206,7 @@ async def _outlook(
         obstacle = refused.what
     owner = connections.log.state.topic_owner(name)
     known = owner if owner is not None and owner.link == link and not owner.forgotten_ms else None
-    made = TopicOutlook(name, offsets=obstacle, state=owner.phase.value if owner is not None else "new")
+    made = TopicForecast(name, offsets=obstacle, state=owner.phase.value if owner is not None else "new")
     if info is not None:
         replicas = max((len(p.replicas) for p in info.partitions.values()), default=0)
         on_target = min(replicas, len(connections.target.metadata.brokers))
@@ -325,10 +325,10 @@ def _timestamp(start: str) -> int:
     return {"earliest": EARLIEST, "latest": LATEST}.get(start) or int(start)
 
 
-class _Outlooks:
+class _Forecasts:
     """A table that fits the terminal: on a narrow terminal states follow below, without replicas; --json has both."""
 
-    def __init__(self, rows: Sequence[TopicOutlook]) -> None:
+    def __init__(self, rows: Sequence[TopicForecast]) -> None:
         self._rows = rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -382,5 +382,5 @@ def _total(sizes: Iterable[int]) -> str:
 _COLUMNS = ("topic", "state", "partitions", "replicas", "padding", "to copy", "holes", "time", "offsets")
 
 
-def _view(rows: Sequence[TopicOutlook]) -> RenderableType:
-    return _Outlooks(rows) if rows else Text("the source has no topic")
+def _view(rows: Sequence[TopicForecast]) -> RenderableType:
+    return _Forecasts(rows) if rows else Text("the source has no topic")

@@ -30,7 +30,7 @@ from kmigrate.kafka_jars.jars import JarProgress
 from kmigrate.model.records import RouterRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.client_specs import demo_clients
-from kmigrate.sandbox.estate import DEFAULT_FOLDER, Sandbox, SandboxStatus
+from kmigrate.sandbox.estate import DEFAULT_FOLDER, SandboxEstate, SandboxStatus
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.preload import DEMO_TOPICS, Preload, preload
@@ -95,7 +95,7 @@ def config_text(
     )
 
 
-def _config_of(sandbox: Sandbox) -> str:
+def _config_of(sandbox: SandboxEstate) -> str:
     source, target = sandbox.clusters
     logins = [each.security.access("kmigrate").toml() if each.spec.secure else "" for each in sandbox.clusters]
     listeners = router_section(source.security, target.security) if target.spec.secure else ""
@@ -155,7 +155,7 @@ def _check_versions(source: str, target: str, *, oldest: tuple[int, int] = _OLDE
 
 def _start(
     call: Call, folder: Path, brokers: int, source_version: str, target_version: str, *, detached: bool, secure: bool
-) -> Sandbox:
+) -> SandboxEstate:
     """Start the brokers, and show which jars are fetched; SIGTERM ends the start and cleans up."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     with call.out.waiting("starting brokers …") as waiting:
@@ -163,7 +163,7 @@ def _start(
         def on_progress(progress: JarProgress) -> None:
             waiting.say(f"fetching {progress.label}: {progress.done} of {progress.total} jars")
 
-        return Sandbox.up(
+        return SandboxEstate.up(
             folder,
             brokers=brokers,
             source_version=source_version,
@@ -193,7 +193,7 @@ def _up_answer(status: SandboxStatus, config: Path) -> Answer:
 @command(app, "status", target=False)
 def show_status(call: Call, folder: Folder = None) -> Answer:
     """Show the brokers of the sandbox."""
-    status = Sandbox.load(_folder(call, folder)).status()
+    status = SandboxEstate.load(_folder(call, folder)).status()
     return Answer(_status_json(status), _status_view(status))
 
 
@@ -201,7 +201,7 @@ def show_status(call: Call, folder: Folder = None) -> Answer:
 def down(call: Call, folder: Folder = None) -> Answer:
     """End the sandbox's clients and brokers, and remove its data."""
     chosen = _folder(call, folder)
-    sandbox = Sandbox.load(chosen)
+    sandbox = SandboxEstate.load(chosen)
     ended = [client.name for client in _running(chosen / "traffic")]
     if ended:
         Traffic(chosen / "traffic").kill("all")
@@ -302,7 +302,7 @@ def _fill(call: Call, folder: Path, records: int) -> bool:
     source = call.settings.cluster("source")
     if asyncio.run(_exists(source, next(iter(DEMO_TOPICS)))):
         return False
-    own = Sandbox.load(folder).source  # topics are created on a sandbox's source only, never on a user's own cluster
+    own = SandboxEstate.load(folder).source  # topics are created on a sandbox's source only
     with call.out.waiting("filling the source") as waiting:
         preload(
             source.bootstrap_servers,
@@ -373,7 +373,7 @@ def _address(call: Call, to: str) -> str:
 def _logins(folder: Path, to: str, bootstrap: str) -> Logins | None:
     """Return the live clients' logins on a secure sandbox; at the router the target's: the target checks logins."""
     try:
-        clusters = Sandbox.load(folder).clusters
+        clusters = SandboxEstate.load(folder).clusters
     except Refused as refused:
         if refused.ref != "no-sandbox":  # without a sandbox the clients run on the user's own clusters
             raise

@@ -230,7 +230,7 @@ class Clusters:
         source = self._sources.get(link)
         return source.link.uuid if source is not None else ""
 
-    # Outside
+    # Backend
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
         source = self._sources.get(link)

@@ -116,7 +116,7 @@ class ClientConnection(ClientLink):
         self.session.host = self.stream.peer.rpartition(":")[0]
         self._on_made(self)
         self.session.since = self.session.active = monotonic()
-        self._shared.handoff.guests.add(self.session)
+        self._shared.handoff.connections.add(self.session)
         if access.asks:
             self.stream.max_frame = settings.max_login_frame
             self._deadline = asyncio.get_running_loop().call_later(settings.login_s, self._late)
@@ -194,7 +194,7 @@ class ClientConnection(ClientLink):
         if self._deadline is not None:
             self._deadline.cancel()
         self._on_end(self)
-        self._shared.handoff.guests.discard(self.session)
+        self._shared.handoff.connections.discard(self.session)
         if self._target is not None:
             self._target.read(True)  # the target connection may end only after its answers
         self.session.closed()
@@ -243,7 +243,7 @@ class ClientConnection(ClientLink):
         else:
             self.stream.pause_reading()
 
-    # Edge
+    # ClientLink
 
     def now(self) -> float:
         return monotonic()

@@ -253,9 +253,9 @@ class Router:
     async def _see_off(self) -> None:
         """Close connections in turn once the links are finished, so that brokers get no rush of new connections."""
         async for _ in every(1 / self.settings.leave_per_s):
-            guest = self._shared.handoff.next(monotonic()) if self._shared.table.finished else None
-            if guest is not None:
-                guest.leave()
+            connection = self._shared.handoff.next(monotonic()) if self._shared.table.finished else None
+            if connection is not None:
+                connection.leave()
 
     async def _watch_itself(self) -> None:
         """Start anew after a pause of the process (SIGSTOP, a machine asleep): others may have declared it dead.
@@ -281,7 +281,7 @@ class Router:
             # the presence of this router does not reach the log either, and `_hear` logs that
             except (Failed, WaitTimedOut):
                 # the log cannot be read, however long this waits, and no fence counts on this router
-                if self._shared.deaf:
+                if self._shared.log_problem:
                     return
                 await sleep(_BEAT_S)
             else:
@@ -353,21 +353,21 @@ class Router:
     async def _follow(self) -> None:
         while True:
             self._swap_if_newer()
-            self._note_deaf(await self._state_log.changed_or_broken(1.0))
+            self._note_log_problem(await self._state_log.changed_or_broken(1.0))
 
-    def _note_deaf(self, broken: KmigrateError | None) -> None:
+    def _note_log_problem(self, broken: KmigrateError | None) -> None:
         """Log once that the state log cannot be read, and once that the log is read again.
 
         Clients are served with the last routing table. Meanwhile this router acknowledges no fence.
         """
-        before, self._shared.deaf = self._shared.deaf, broken.what if broken is not None else ""
-        if self._shared.deaf and self._shared.deaf != before:
+        before, self._shared.log_problem = self._shared.log_problem, broken.what if broken is not None else ""
+        if self._shared.log_problem and self._shared.log_problem != before:
             _log.error(
                 "state log: %s; this router goes on with the routing table of state %d and acknowledges no fence",
-                self._shared.deaf,
+                self._shared.log_problem,
                 self._shared.table.epoch,
             )
-        elif before and not self._shared.deaf:
+        elif before and not self._shared.log_problem:
             _log.warning("the state log is read again")
 
     def _swap_if_newer(self) -> None:
@@ -457,7 +457,7 @@ class Router:
             joins=shared.session_timeouts.words(shared.table.held_groups, shared.table.followed.keys(), monotonic()),
             refused=shared.trials.words(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
             staying=tuple(shared.handoff.staying) if shared.table.finished else (),
-            deaf=shared.deaf,
+            log_problem=shared.log_problem,
         )
 
     async def _presence(self) -> None:

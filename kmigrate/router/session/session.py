@@ -151,7 +151,7 @@ class Session:
         self._trials.closed()
         self._writes.closed()
         self._reads.closed()
-        # Session and edge refer to each other, so only the garbage collector frees them. Free the megabytes now.
+        # Session and connection refer to each other, so only the garbage collector frees them. Free the megabytes now.
         self._order.drop()
         self.advance()
 

@@ -22,7 +22,7 @@ _KEPT_S = 3600.0
 
 @dataclass(slots=True)
 class _Span:
-    """The tables in which some partitions of a topic were unready."""
+    """The tables in which some partitions of a topic were aligning."""
 
     partitions: frozenset[int] | None
     """None: all of the topic's partitions."""
@@ -33,7 +33,7 @@ class _Span:
 
 @dataclass(slots=True)
 class AligningPartitions:
-    """The unready partitions of a router's tables, by topic."""
+    """The aligning partitions of a router's tables, by topic."""
 
     _spans: dict[str, tuple[_Span, ...]] = field(default_factory=dict)
     _names: dict[bytes, str] = field(default_factory=dict)
@@ -43,41 +43,41 @@ class AligningPartitions:
 
     def follow(self, table: RoutingTable, now: float) -> None:
         """Take a newer table."""
-        unready = {name: parts for name, route in table.topics.items() if (parts := _unready(route)) != frozenset()}
-        if not unready and not self._spans:
+        aligning = {name: parts for name, route in table.topics.items() if (parts := _aligning(route)) != frozenset()}
+        if not aligning and not self._spans:
             return
-        for name in self._spans.keys() | unready.keys():
+        for name in self._spans.keys() | aligning.keys():
             spans = [span for span in self._spans.get(name, ()) if now - span.released_at <= _KEPT_S]
             open_ = [span for span in spans if span.until == math.inf]
-            if name not in unready or any(span.partitions != unready[name] for span in open_):
+            if name not in aligning or any(span.partitions != aligning[name] for span in open_):
                 for span in open_:
                     span.until, span.released_at = table.epoch, now
                 open_ = []
-            if name in unready and not open_:
-                spans.append(_Span(unready[name]))
+            if name in aligning and not open_:
+                spans.append(_Span(aligning[name]))
             self._spans[name] = tuple(spans)
         self._spans = {name: spans for name, spans in self._spans.items() if spans}
         self._names = {known: name for known, name in self._names.items() if name in self._spans}
-        self._names |= {uuid.UUID(told).bytes: name for name in unready if (told := table.topics[name].target_id)}
+        self._names |= {uuid.UUID(told).bytes: name for name in aligning if (told := table.topics[name].target_id)}
         self._until = max((span.until for spans in self._spans.values() for span in spans), default=-math.inf)
 
     def concerns(self, since: int) -> bool:
-        """Return whether any partition was unready at some time since the table of an epoch."""
+        """Return whether any partition was aligning at some time since the table of an epoch."""
         return since < self._until
 
     def judge(self, since: int) -> Callable[[bytes, int], bool]:
-        """Return a test of whether a partition, by topic name or target id, was unready at some time since an epoch."""
+        """Return a test of whether a partition, by topic name or target id, was aligning since an epoch."""
 
-        def is_unready(topic: bytes, partition: int) -> bool:
+        def is_aligning(topic: bytes, partition: int) -> bool:
             name = self._names.get(topic) or topic.decode("utf-8", "replace")
             return any(
                 since < span.until and (span.partitions is None or partition in span.partitions)
                 for span in self._spans.get(name, ())
             )
 
-        return is_unready
+        return is_aligning
 
 
-def _unready(route: TopicRoute) -> frozenset[int] | None:
-    """Return the unready partitions of a route; None: all of them."""
+def _aligning(route: TopicRoute) -> frozenset[int] | None:
+    """Return the aligning partitions of a route; None: all of them."""
     return None if route.serve is Serve.HIDDEN else route.aligning

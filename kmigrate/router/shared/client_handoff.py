@@ -82,7 +82,7 @@ class DepartingClient(Protocol):
 class Handoff:
     """The connections to this router, and the clients that were told the brokers' own addresses."""
 
-    guests: set[DepartingClient] = field(default_factory=set)
+    connections: set[DepartingClient] = field(default_factory=set)
     informed: dict[tuple[str, str], float] = field(default_factory=dict)
     """Time of each client's first request whose answer holds the brokers' own addresses, by host and client id."""
     heard: tuple[RouterPresence, ...] | None = None
@@ -96,30 +96,30 @@ class Handoff:
         """Take a newer table; if the finish is taken back, no client counts as told, and no connection has a turn."""
         if not table.finished:
             if self._finished >= 0 and not closing:
-                for guest in self.guests:
-                    guest.leaving = False
+                for connection in self.connections:
+                    connection.leaving = False
             self.informed.clear()
             self._finished = -1
         elif self._finished < 0:
             self._finished = table.epoch
 
-    def knows(self, guest: DepartingClient) -> bool:
-        """Return whether this guest's client has been told (a)."""
-        return (guest.host, guest.client_id) in self.informed
+    def knows(self, connection: DepartingClient) -> bool:
+        """Return whether this connection's client has been told (a)."""
+        return (connection.host, connection.client_id) in self.informed
 
-    def is_back(self, guest: DepartingClient) -> bool:
-        """Return whether this guest has connected after the client was told (e)."""
-        return guest.since >= self.informed.get((guest.host, guest.client_id), float("inf"))
+    def is_back(self, connection: DepartingClient) -> bool:
+        """Return whether this connection was made after the client was told (e)."""
+        return connection.since >= self.informed.get((connection.host, connection.client_id), float("inf"))
 
-    def stays(self, guest: DepartingClient) -> bool:
-        """Return whether this guest's client may not leave yet (d)."""
-        kept = any(other.has_promised for other in self._with(guest)) or mark(guest) in self._elsewhere()
+    def stays(self, connection: DepartingClient) -> bool:
+        """Return whether this connection's client may not leave yet (d)."""
+        kept = any(other.has_promised for other in self._with(connection)) or mark(connection) in self._elsewhere()
         return kept or not self._all_know()
 
     @property
     def staying(self) -> frozenset[int]:
         """The clients that this router keeps (d)."""
-        return frozenset(mark(guest) for guest in self.guests if guest.has_promised)
+        return frozenset(mark(connection) for connection in self.connections if connection.has_promised)
 
     def _elsewhere(self) -> frozenset[int]:
         """Return the clients that other processes keep."""
@@ -132,18 +132,20 @@ class Handoff:
             for each in self.heard
         )
 
-    def may_tell(self, guest: DepartingClient) -> bool:
-        """Return whether a guest's client may be told now (b); from the first request on, (a) holds."""
-        key = (guest.host, guest.client_id)
+    def may_tell(self, connection: DepartingClient) -> bool:
+        """Return whether a connection's client may be told now (b); from the first request on, (a) holds."""
+        key = (connection.host, connection.client_id)
         if key not in self.informed:
-            self.informed[key] = guest.active
+            self.informed[key] = connection.active
             if len(self.informed) > _REMEMBERED:
                 self.informed.pop(next(iter(self.informed)))
-        return not any(other.writing for other in self._with(guest))
+        return not any(other.writing for other in self._with(connection))
 
-    def _with(self, guest: DepartingClient) -> Iterator[DepartingClient]:
-        """Return all connections of a guest's client."""
-        return (each for each in self.guests if (each.host, each.client_id) == (guest.host, guest.client_id))
+    def _with(self, connection: DepartingClient) -> Iterator[DepartingClient]:
+        """Return all connections of a connection's client."""
+        return (
+            each for each in self.connections if (each.host, each.client_id) == (connection.host, connection.client_id)
+        )
 
     def next(self, now: float) -> DepartingClient | None:
         """Return the connection that closes next (c, d)."""
@@ -152,15 +154,15 @@ class Handoff:
         stay = self.staying | self._elsewhere()
         here = [
             g
-            for g in self.guests
+            for g in self.connections
             if g.on_broker and not g.leaving and now - g.since >= _SETTLING_S and mark(g) not in stay
         ]
-        return min(here, key=lambda guest: (not guest.idle, guest.active), default=None)
+        return min(here, key=lambda connection: (not connection.idle, connection.active), default=None)
 
 
-def mark(guest: DepartingClient) -> int:
+def mark(connection: DepartingClient) -> int:
     """Return a client as a number, as presence is sent twice a second; clients of one number stay for each other."""
-    return crc32(f"{guest.host} {guest.client_id}".encode())
+    return crc32(f"{connection.host} {connection.client_id}".encode())
 
 
 def grouped(connections: Iterable[tuple[Who, bool]]) -> tuple[tuple[ConnectedClient, ...], int]:

@@ -44,10 +44,10 @@ class FallbackRouters:
         others = {each.bootstrap: each for each in heard if each.bootstrap not in ("", own)}
         kept = {own: self.addresses, **{home: each.fallbacks for home, each in others.items()}}
         offset = self._book.offset
-        self._book.spares = _spares(own, kept, offset)
+        self._book.fallbacks = _fallbacks(own, kept, offset)
         self._books = {
             home: AddressBook(
-                offset, {node: host_and_port(at) for node, at in each.listeners.items()}, _spares(home, kept, offset)
+                offset, {node: host_and_port(at) for node, at in each.listeners.items()}, _fallbacks(home, kept, offset)
             )
             for home, each in others.items()
         }
@@ -57,11 +57,11 @@ class FallbackRouters:
         known = self._books.get(home)
         if known is None:
             return self._book
-        since = AddressBook(self._book.offset, self._book.addresses, known.spares)
+        since = AddressBook(self._book.offset, self._book.addresses, known.fallbacks)
         return known if (yield from self._reach(home)) else since
 
 
-def _spares(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tuple[FallbackBroker, ...]:
+def _fallbacks(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tuple[FallbackBroker, ...]:
     """Return the fallback routers of a router: the same at every router, and spread over all."""
     found: dict[int, FallbackBroker] = {}
     for other in sorted(kept, key=lambda other: crc32(f"{home} {other}".encode())):

@@ -288,7 +288,7 @@ class SharedState:
     """Ids of kmigrate's own topics at the target, which no client may name."""
     own_refused: Counter[int] = field(default_factory=Counter)
     """Requests of clients that named kmigrate's own topics and were refused, by API key."""
-    deaf: str = ""
+    log_problem: str = ""
     """Reason why the state log cannot be read, '' while it can; meanwhile the last routing table stays in use."""
     closing: bool = False
     """True while this router stops: every connection is closed as soon as nothing of the connection is in flight."""

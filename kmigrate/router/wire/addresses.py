@@ -118,7 +118,7 @@ def _fallback_brokers(metadata: Message, book: AddressBook) -> tuple[Message, ..
     if not metadata.brokers:
         return ()
     plain = replace(metadata.brokers[0], rack=None)
-    return tuple(replace(plain, node_id=each.node, host=each.host, port=each.port) for each in book.spares)
+    return tuple(replace(plain, node_id=each.node, host=each.host, port=each.port) for each in book.fallbacks)
 
 
 def _coordinators(answer: Message, book: AddressBook) -> Message:

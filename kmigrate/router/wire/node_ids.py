@@ -31,7 +31,7 @@ class AddressBook:
 
     offset: int
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
-    spares: tuple[FallbackBroker, ...] = ()
+    fallbacks: tuple[FallbackBroker, ...] = ()
 
     def shown(self, node: int) -> int:
         """Return the node id that clients see."""

@@ -303,9 +303,9 @@ def _warnings(
 ) -> tuple[str, ...]:
     strays = [each.text(topic) for topic, each in log.strays().items()]
     unread = [
-        f"router {r.name} cannot read the state log and goes on with what it knew at state {r.applied}: {r.deaf}"
+        f"router {r.name} cannot read the state log and goes on with what it knew at state {r.applied}: {r.log_problem}"
         for r in routers
-        if r.deaf
+        if r.log_problem
     ]
     failed = [
         f"controller {each.instance}: {why}"

@@ -8,7 +8,7 @@ import pytest
 
 from kmigrate.errors import Refused
 from kmigrate.sandbox.distribution import Distribution
-from kmigrate.sandbox.estate import Sandbox
+from kmigrate.sandbox.estate import SandboxEstate
 from kmigrate.sandbox.kafka import Broker, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.processes import ProcessIdentity
 
@@ -20,17 +20,19 @@ def _cluster(name: str, version: str, data: Path, port: int) -> KafkaCluster:
     return KafkaCluster(ClusterSpec(name, version, 1, {"a": "b"}), distribution, f"id-{name}", {1: broker}, True)
 
 
-def _saved(folder: Path) -> Sandbox:
+def _saved(folder: Path) -> SandboxEstate:
     data = folder / "data"
     data.mkdir(parents=True)
-    sandbox = Sandbox(folder, data, _cluster("source", "3.9.1", data, 20001), _cluster("target", "4.3.1", data, 20003))
+    sandbox = SandboxEstate(
+        folder, data, _cluster("source", "3.9.1", data, 20001), _cluster("target", "4.3.1", data, 20003)
+    )
     sandbox.save()
     return sandbox
 
 
 def test_what_is_saved_is_what_another_process_loads(tmp_path: Path) -> None:
     saved = _saved(tmp_path)
-    assert Sandbox.load(tmp_path) == saved
+    assert SandboxEstate.load(tmp_path) == saved
 
 
 def test_recorded_ids_of_processes_that_are_gone_count_as_ended_and_are_left_alone(tmp_path: Path) -> None:
@@ -43,7 +45,7 @@ def test_recorded_ids_of_processes_that_are_gone_count_as_ended_and_are_left_alo
 
 def test_a_folder_without_a_sandbox_is_refused_with_the_way_on(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no-sandbox") as refusal:
-        Sandbox.load(tmp_path)
+        SandboxEstate.load(tmp_path)
     assert refusal.value.next_step == "kmigrate sandbox up"
 
 
@@ -51,4 +53,4 @@ def test_a_folder_without_a_sandbox_is_refused_with_the_way_on(tmp_path: Path) -
 def test_a_sandbox_file_that_is_not_ours_is_refused_by_name(content: str, tmp_path: Path) -> None:
     (tmp_path / "sandbox.json").write_text(content)
     with pytest.raises(Refused, match="sandbox-file-unreadable"):
-        Sandbox.load(tmp_path)
+        SandboxEstate.load(tmp_path)

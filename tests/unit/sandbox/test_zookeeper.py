@@ -9,7 +9,7 @@ import pytest
 
 from kmigrate.sandbox import distribution
 from kmigrate.sandbox.distribution import Distribution, find_distribution
-from kmigrate.sandbox.estate import Sandbox
+from kmigrate.sandbox.estate import SandboxEstate
 from kmigrate.sandbox.kafka import Broker, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.processes import ProcessIdentity
 from kmigrate.sandbox.properties import broker_properties
@@ -54,7 +54,7 @@ def test_another_process_finds_it_again_and_counts_it(tmp_path: Path) -> None:
     keeper = ZooKeeper(0, 2181, data / "source-zookeeper", GONE)
     source = _cluster("source", data, keeper)
     assert KafkaCluster.from_json(source.as_json()) == source
-    sandbox = Sandbox(tmp_path, data, source, _cluster("target", data, None))
+    sandbox = SandboxEstate(tmp_path, data, source, _cluster("target", data, None))
     told = sandbox.status()
     assert told.clusters[0].zookeeper is not None and told.clusters[1].zookeeper is None
     assert (told.clusters[0].zookeeper.port, told.state) == (2181, "ended")

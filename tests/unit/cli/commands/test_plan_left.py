@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cli.commands.plan import TopicOutlook, _Asked, _outlook, _total
+from kmigrate.cli.commands.plan import TopicForecast, _Asked, _forecast, _total
 from kmigrate.cluster.client import EARLIEST, LATEST, LogOffset
 from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import Refused
@@ -103,7 +103,7 @@ def planned(
     start: str = "latest",
     offsets: str = "mapped",
     time: int = -1,
-) -> TopicOutlook:
+) -> TopicForecast:
     """Return the outlook of a plan with options that contradict the record."""
     log = MemoryLog(LINK, *([record] if record is not None else []), LeaseRecord("mirror/l", "m", 1))
     for word in words:
@@ -122,10 +122,10 @@ def planned(
         configs_of=no_configs,
     )
     cluster = cast("Any", Cluster(source, time=time))
-    return asyncio.run(_outlook(cast("Any", connections), "l", cluster, info, "t", asked, []))
+    return asyncio.run(_forecast(cast("Any", connections), "l", cluster, info, "t", asked, []))
 
 
-def figures(row: TopicOutlook) -> tuple[int, int, int, float, str]:
+def figures(row: TopicForecast) -> tuple[int, int, int, float, str]:
     return row.padding, row.records, row.holes, row.seconds, row.offsets
 
 

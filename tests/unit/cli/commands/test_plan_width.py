@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from kmigrate.cli.commands.plan import TopicOutlook, _view
+from kmigrate.cli.commands.plan import TopicForecast, _view
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_each_cell_is_whole_and_each_note_is_told(width: int) -> None:
-    def outlook(topic: str, state: str) -> TopicOutlook:
-        return TopicOutlook(
+    def outlook(topic: str, state: str) -> TopicForecast:
+        return TopicForecast(
             topic, 6, 3, 3, 2_000_061, 249_678, 5_903, False, 1 << 20, 12.0, "identical", state, ("a note on it",)
         )
 

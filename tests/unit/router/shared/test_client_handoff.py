@@ -45,7 +45,7 @@ def _stage(*, finished: bool = True) -> Stage:
 
 def _see(stage: Stage, session: Session, *, host: str = "h", at: float = 0.0) -> None:
     session.host, session.client_id, session.since, session.active = host, "c", at, at
-    stage.shared.handoff.guests.add(session)
+    stage.shared.handoff.connections.add(session)
 
 
 def _finish(stage: Stage, *, finished: bool = True) -> None:
@@ -206,7 +206,7 @@ def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_fi
 def test_who_has_just_started_tells_nobody_before_it_has_heard_who_else_is_there() -> None:
     """Clients reconnect at once to a router that starts again after the finish."""
     stage = _stage()
-    stage.shared.handoff = Handoff(guests={stage.session})
+    stage.shared.handoff = Handoff(connections={stage.session})
     stage.shared.handoff.follow(stage.shared.table)
     assert b"router" in _shown(stage.session, stage.edge)
     assert stage.shared.handoff.next(now=9.0) is None
@@ -239,7 +239,7 @@ def test_a_client_whose_writing_connection_is_lost_need_not_wait() -> None:
     asks, asking = _another(stage)
     stage.produce(("free", 0, batch()))
     _ask_metadata(asks)
-    stage.shared.handoff.guests.discard(stage.session)
+    stage.shared.handoff.connections.discard(stage.session)
     stage.session.closed()
     assert len(asking.sent) == 1
 

@@ -247,7 +247,7 @@ def test_another_epoch_begins_its_sequences_anew(epoch: int) -> None:
 def finish(desk: Desk) -> bool:
     """Finish the links, and tell whether the client stays with the router."""
     shared, session = desk.stage.shared, desk.stage.session
-    shared.handoff.guests.add(session)
+    shared.handoff.connections.add(session)
     shared.swap(replace(shared.table, finished=True), 0.0)
     return shared.handoff.stays(session)
 

@@ -57,8 +57,8 @@ def told(known: FallbackRouters, home: str) -> AddressBook:
 
 def test_a_client_is_shown_the_routers_that_receive_it_and_no_others() -> None:
     book, _ = fallbacks(presence("a:9000"), presence("b:9000", "a:9000"), presence("c:9000", "b:9000"))
-    assert [(spare.host, spare.port) for spare in book.spares] == [("b", 9100)]
-    assert all(2_000_000 <= spare.node < 3_000_000 for spare in book.spares), "no broker's id"
+    assert [(spare.host, spare.port) for spare in book.fallbacks] == [("b", 9100)]
+    assert all(2_000_000 <= spare.node < 3_000_000 for spare in book.fallbacks), "no broker's id"
 
 
 def test_it_is_shown_three_at_most_and_the_same_ones_whichever_router_it_asks() -> None:
@@ -70,10 +70,10 @@ def test_it_is_shown_three_at_most_and_the_same_ones_whichever_router_it_asks() 
     own, known = fallbacks(*heard)
     known.addresses = dict(heard[0].fallbacks)
     known.follow("a:9000", heard)
-    assert len(own.spares) == 3
-    assert told(at_b, "a:9000").spares == own.spares
+    assert len(own.fallbacks) == 3
+    assert told(at_b, "a:9000").fallbacks == own.fallbacks
     assert told(at_b, "a:9000").addresses == {1: ("a", 9001)}
-    shown = {spare.host for home in homes for spare in told(known, home).spares}
+    shown = {spare.host for home in homes for spare in told(known, home).fallbacks}
     assert len(shown) > 4, "they are spread"
 
 
@@ -84,19 +84,19 @@ def test_the_client_of_a_router_that_does_not_answer_is_shown_the_fallback_route
     before = told(known, "b:9000")
     known._reach = lambda _: Future(False)
     since = told(known, "b:9000")
-    assert {spare.host for spare in before.spares} == {"a", "c"}
-    assert since.spares == before.spares, "none of them is where it was"
+    assert {spare.host for spare in before.fallbacks} == {"a", "c"}
+    assert since.fallbacks == before.fallbacks, "none of them is where it was"
     assert since.addresses is book.addresses, "listeners that come are shown"
 
 
 def test_processes_at_the_same_ports_are_one_router_to_clients() -> None:
     book, _ = fallbacks(presence("a:9000", name="a-1"), presence("a:9000", name="a-2"), presence("b:9000", "a:9000"))
-    assert [spare.host for spare in book.spares] == ["b"]
+    assert [spare.host for spare in book.fallbacks] == ["b"]
 
 
 def test_routers_of_a_version_without_fallback_routers_are_left_out() -> None:
     book, known = fallbacks(RouterPresence("i", "old", 1, 500), presence("b:9000", "a:9000"))
-    assert [spare.host for spare in book.spares] == ["b"]
+    assert [spare.host for spare in book.fallbacks] == ["b"]
     assert told(known, "") is book
 
 
@@ -176,7 +176,7 @@ def test_what_each_broker_tells_of_itself_is_not_told_twice(key: int) -> None:
 def test_a_description_of_the_cluster_lists_its_brokers_alone() -> None:
     stage = Stage()
     stage.shared.fallbacks.follow("router:9000", [presence("b:9000", "router:9000")])
-    assert stage.shared.book.spares
+    assert stage.shared.book.fallbacks
     _ask(stage, ApiKey.DESCRIBE_CLUSTER, 0)
     _answer_brokers(stage, ApiKey.DESCRIBE_CLUSTER, 0)
     assert [int(b.broker_id) for b in _reply(stage, ApiKey.DESCRIBE_CLUSTER, 0).brokers] == [1_000_001]
