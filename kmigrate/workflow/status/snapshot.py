@@ -600,7 +600,9 @@ class _GroupFigures:
 def _source_access(record: TopicRecord) -> str:
     denied = record.closed.denied if record.closed is not None else ""
     access = record.source_access
-    return f"{access}: {denied}" if access is SourceAccess.OPEN and denied else access or ""
+    if access is not None and denied:
+        return f"{SourceAccess.OPEN}: {denied}"
+    return access or ""
 
 
 def _verified(

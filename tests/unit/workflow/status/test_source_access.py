@@ -1,0 +1,29 @@
+"""The state of a promoted topic's source topic, as `status` shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import Closed, LatePolicy, PromoteTerms, TopicRecord
+from kmigrate.workflow.status.snapshot import _source_access
+
+
+@pytest.mark.parametrize(
+    ("seal", "closed", "shown"),
+    [
+        (True, None, "closing"),
+        (False, None, "open"),
+        (True, Closed(""), "closing"),
+        (True, Closed("", proven=True), "closed"),
+        (False, Closed("", proven=True), "opening"),
+        (True, Closed("", denied="no right"), "open: no right"),
+        (False, Closed("", denied="no right"), "open: no right"),
+    ],
+)
+def test_a_source_that_refused_to_be_closed_is_open_also_while_the_seal_is_taken_back(
+    seal: bool, closed: Closed | None, shown: str
+) -> None:
+    terms = PromoteTerms(0, late=LatePolicy(seal=seal))
+    assert _source_access(TopicRecord("l", "t", TopicPhase.PROMOTED, 1, terms=terms, closed=closed)) == shown
+    assert _source_access(TopicRecord("l", "t", TopicPhase.FENCED, 1, terms=terms)) == ""
