@@ -76,6 +76,11 @@ class BrokerConnection(BrokerSession[asyncio.Future[bytearray]]):
             while self._waiting:
                 self._send(self._waiting.popleft())
 
+    async def _ask(self, message: Message) -> Message:
+        if self.lost:  # the end was reported before this request, so nobody would fail the request
+            raise self._gone()
+        return await super()._ask(message)
+
     def _receiver(self, answered: asyncio.Future[bytearray]) -> asyncio.Future[bytearray]:
         return answered
 
@@ -105,10 +110,12 @@ class BrokerConnection(BrokerSession[asyncio.Future[bytearray]]):
         if request.done is None or request.done.done():  # the caller may have given up
             return
         if self.lost:
-            gone = Unreachable("connection-lost", f"the connection to {self.address} is lost")
-            request.done.set_exception(self._login_failure or gone)
+            request.done.set_exception(self._login_failure or self._gone())
         else:
             self._write(request)
+
+    def _gone(self) -> Unreachable:
+        return Unreachable("connection-lost", f"the connection to {self.address} is lost")
 
     async def call(self, request: Message, timeout: float = 30.0) -> Message:
         """Send a kio request and read the response."""

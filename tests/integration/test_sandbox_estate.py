@@ -17,8 +17,8 @@ _UP = """
 import sys
 import time
 from pathlib import Path
-from kmigrate.sandbox.estate import Sandbox
-Sandbox.up(Path(sys.argv[1]), detached=True)
+from kmigrate.sandbox.estate import SandboxEstate
+SandboxEstate.up(Path(sys.argv[1]), detached=True)
 """
 
 
@@ -53,8 +53,8 @@ def test_a_detached_sandbox_outlives_its_starter_and_is_ended_by_another_process
 _TIED = """
 import sys
 from pathlib import Path
-from kmigrate.sandbox.estate import Sandbox
-Sandbox.up(Path(sys.argv[1]))
+from kmigrate.sandbox.estate import SandboxEstate
+SandboxEstate.up(Path(sys.argv[1]))
 print("up", flush=True)
 sys.stdin.read()
 """

@@ -185,6 +185,25 @@ def test_a_silent_peer_is_unreachable_not_waited_for() -> None:
     asyncio.run(story())
 
 
+def test_a_connection_that_ends_while_the_token_is_fetched_is_lost_at_once() -> None:
+    """The peer is a load balancer without a backend: the login times out after ten seconds otherwise."""
+
+    async def leaves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def story() -> None:
+        server = await asyncio.start_server(leaves, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()[:2]
+        security = Security(sasl=Bearer(token_command=("sh", "-c", "sleep 0.3; echo token")))
+        async with asyncio.timeout(5):
+            with pytest.raises(Unreachable) as lost:
+                await BrokerConnection.open(host, port, client_id="t", security=security)
+        assert lost.value.ref == "connection-lost"
+        server.close()
+
+    asyncio.run(story())
+
+
 def test_a_token_is_what_the_command_prints_now(tmp_path: Path) -> None:
     counter = tmp_path / "n"
     bearer = Bearer(token_command=("sh", "-c", f"echo x >> {counter}; wc -l < {counter}"))
