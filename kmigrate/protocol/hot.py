@@ -1,7 +1,7 @@
 """Produce and Fetch as our own client sends them, down to the partitions; records stay views.
 
 Kafka 2.8 to 4.x all support Produce 9 and Fetch 12 (flexible, by topic name). Fetch 13 has topic ids (KIP-516), for
-fetch sessions (`cluster.fetch`). The router reads clients' Produce requests of every version (`kmigrate.router.apis`).
+fetch sessions (`cluster.fetch`). The router reads clients' Produce requests of every version (`router.wire.produce`).
 """
 
 from __future__ import annotations

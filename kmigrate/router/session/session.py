@@ -345,7 +345,8 @@ class Session:
         has told them before.
         """
         key, since = head.api_key, self._shared.table.epoch
-        opened = frozenset(self._shared.followers.opened(self._client.now()))
+        looks = key in JOINING or key == ApiKey.OFFSET_FETCH
+        opened = frozenset(self._shared.followers.opened(self._client.now()) if looks else ())
         watched = self._shared.trials.watched(opened) if key in JOINING else frozenset()
         answer = yield from self._client.ask_target([frame], head.correlation_id)
         if key == ApiKey.OFFSET_FOR_LEADER_EPOCH:

@@ -301,12 +301,13 @@ class TransactionHandler:
         entry.ask(self._locator)
         message = txn.for_source(record.source_id, record.source_epoch)
         answer, code = yield from self._coordinators.ask(link, name, txn.head.client_id, message)
-        outcome = _AtSource(txn.answer(code), {code})
         if answer is not None and txn.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
             each = {
                 key: self._coordinators.client_code(link, name, code) for key, code in partition_codes(answer).items()
             }
             outcome = _AtSource(partitions_answer(txn.head, txn.request, each), each.values())
+        else:
+            outcome = _AtSource(txn.answer(code), {code})
         # without an answer the fate of the request is unknown
         if entry.answered(self._locator, known=answer is None or 0 in outcome.codes):
             self._shared.ended(link, name, entry)

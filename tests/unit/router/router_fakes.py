@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from kmigrate.model.listener_access import OPEN_ACCESS, Identity, ListenerAccess
 from kmigrate.model.records import ProducerMark, TransactionRecord
 from kmigrate.model.routes import GroupRoute, RoutingTable, Serve, TopicRoute
+from kmigrate.protocol.api import Message, frame_request
 from kmigrate.records.build import one_record_batch
 from kmigrate.router.session.session import Session
 from kmigrate.router.settings import RouterSettings
@@ -335,6 +336,10 @@ class Stage:
         frame = encode_request(request, parts, version=version, acks=acks, correlation=self._correlation, client_id="c")
         self.session.frame(bytearray(b"".join(frame)))
         return self._correlation
+
+    def request(self, message: Message) -> None:
+        """Let the client send a request."""
+        self.session.frame(bytearray(frame_request(message, 7, "c")))
 
     def told(self, version: int = 9) -> list[tuple[int, list[tuple[str, int, int]]]]:
         """Return the replies so far: correlation id, then (topic, partition, error)."""

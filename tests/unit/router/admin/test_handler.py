@@ -30,9 +30,7 @@ VERSIONS = range(4, 14)
 def _ask(stage: Stage, version: int, *topics: str, create: bool = True) -> None:
     kind = entity(3, version, "request")
     named = tuple(blank(element_type(kind, "topics"), name=topic) for topic in topics)
-    body = encode_body(blank(kind, topics=named, allow_auto_topic_creation=create))
-    raw = encode_request_head(3, version, 7, b"c", is_flexible(3, version)) + body
-    stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
+    stage.request(blank(kind, topics=named, allow_auto_topic_creation=create))
 
 
 def _sent(stage: Stage, version: int) -> list[tuple[list[str], bool]]:
@@ -128,9 +126,7 @@ CREATE_VERSIONS = range(2, 8)
 def _create(stage: Stage, version: int, *topics: str, validate_only: bool = False) -> None:
     kind = entity(19, version, "request")
     named = tuple(blank(element_type(kind, "topics"), name=topic, num_partitions=3) for topic in topics)
-    body = encode_body(blank(kind, topics=named, validate_only=validate_only))
-    raw = encode_request_head(19, version, 7, b"c", is_flexible(19, version)) + body
-    stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
+    stage.request(blank(kind, topics=named, validate_only=validate_only))
 
 
 def _asked_to_create(stage: Stage, version: int) -> list[tuple[list[str], bool]]:

@@ -13,12 +13,11 @@ from kmigrate.protocol.api import (
     decode_body,
     decode_request,
     element_type,
-    encode_body,
     entity,
     frame_answer,
     is_flexible,
 )
-from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
+from kmigrate.protocol.frames import peek_request, response_body_offset
 from kmigrate.router.session.session import Session
 from tests.unit.router.router_fakes import Sent, Stage, route
 
@@ -34,8 +33,7 @@ def _ask(stage: Stage, *asked: tuple[str, int, int], version: int = NEWEST) -> N
         blank(topic_type, name=topic, partitions=(blank(part_type, partition_index=part, timestamp=timestamp),))
         for topic, part, timestamp in asked
     )
-    raw = encode_request_head(2, version, 7, b"c", is_flexible(2, version)) + encode_body(blank(kind, topics=topics))
-    stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
+    stage.request(blank(kind, topics=topics))
 
 
 def _answer(sent: Sent, offset: int) -> None:

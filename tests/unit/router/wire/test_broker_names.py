@@ -39,8 +39,7 @@ def _ask(stage: Stage, key: int, version: int, *resources: tuple[int, str]) -> l
     if resources:
         one = element_type(kind, "resources")
         values["resources"] = tuple(blank(one, resource_type=t, resource_name=n) for t, n in resources)
-    raw = encode_request_head(key, version, 7, b"c", is_flexible(key, version)) + encode_body(blank(kind, **values))
-    stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
+    stage.request(blank(kind, **values))
     sent = stage.edge.sent[-1].frame
     seen = decode_request(sent, peek_request(sent, is_flexible(key, version)))
     return [str(resource.resource_name) for resource in getattr(seen, "resources", ())]
