@@ -24,6 +24,7 @@ from kmigrate.cli.commands import (
     status,
     topic,
     verify,
+    wait,
 )
 from kmigrate.errors import UsageError
 
@@ -42,7 +43,7 @@ for _sub in (finish.app, topic.app, group.app, offsets.app, run.mirror_app, run.
     app.add_typer(_sub)
 app.add_typer(sandbox.app)
 app.add_typer(playbook.app)
-for _single in (promote.app, run.app, status.app, verify.app, plan.app, doctor.app):
+for _single in (promote.app, run.app, status.app, wait.app, verify.app, plan.app, doctor.app):
     app.registered_commands += _single.registered_commands
 
 

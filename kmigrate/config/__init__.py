@@ -11,6 +11,5 @@ ends the command with place, key and expected form. Only a router reads `listene
     listener_access         the security keys of [router], and the table of its clients
     secret_text  values that are never shown
     listen       HOST:PORT
-    nearest      the hint for a misspelt word
     java_names   the hint for a name of Kafka's Java clients
 """

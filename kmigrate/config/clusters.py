@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from kmigrate.config.java_names import java_hint
-from kmigrate.config.nearest import nearest
 from kmigrate.config.raw_value import RawValue, bad_value
 from kmigrate.config.secret_text import HiddenMap, SecretText
 from kmigrate.config.security import SECURITY_KEYS, protocol_of, security_of
 from kmigrate.errors import UsageError
 from kmigrate.model.digits import whole_number
+from kmigrate.model.nearest import nearest
 from kmigrate.model.settings import ClusterSettings
 
 __all__ = ["CLUSTER_KEYS", "cluster_settings", "parse_bootstrap"]

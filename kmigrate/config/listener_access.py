@@ -13,13 +13,13 @@ from typing import Any
 import tomli
 
 from kmigrate.config.load import flat
-from kmigrate.config.nearest import nearest
 from kmigrate.config.raw_value import RawValue, bad_value, is_file, located, resolve
 from kmigrate.config.secret_text import FileText, SecretText
 from kmigrate.config.security import no_kerberos, security_of
 from kmigrate.config.settings import RouterSection, Settings
 from kmigrate.errors import UsageError
 from kmigrate.model.listener_access import ANYBODY, MECHANISMS, OPEN_ACCESS, ClientEntry, ListenerAccess, ListenerTls
+from kmigrate.model.nearest import nearest
 from kmigrate.model.security import Security
 from kmigrate.model.settings import ClusterSettings
 

@@ -17,7 +17,6 @@ import tomli
 
 from kmigrate.config.clusters import CLUSTER_KEYS, cluster_settings
 from kmigrate.config.listen import listen_address
-from kmigrate.config.nearest import nearest
 from kmigrate.config.raw_value import RawValue, bad_value, is_file, located, resolve
 from kmigrate.config.secret_text import SecretText
 from kmigrate.config.settings import (
@@ -31,6 +30,7 @@ from kmigrate.config.settings import (
 )
 from kmigrate.errors import UsageError
 from kmigrate.model.backtracking import slow_part
+from kmigrate.model.nearest import nearest
 
 __all__ = ["DEFAULT_FILE", "SECTIONS", "flat", "load"]
 

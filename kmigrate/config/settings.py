@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kmigrate.config.nearest import nearest
 from kmigrate.errors import UsageError
+from kmigrate.model.nearest import nearest
 from kmigrate.model.settings import ClusterSettings
 
 __all__ = [

@@ -33,5 +33,7 @@ Access and settings:
     ids              names and numbers of Kafka's protocol
     digits           whole numbers as people type them
     moments          moments and spans for people
+    nearest          the hint for a misspelt word
+    countdown        how long until a falling number reaches nothing
     words            names quoted for a shell
 """

@@ -8,5 +8,5 @@ A verb's guards become findings. Every process keeps its decisions in the state 
     status      a snapshot of a migration
     controller  the process that drives promotes of topics and groups by records
     verbs       the verbs of the command line, which write one intent per topic, group or link
-    playbook    files of steps, and the conditions that the steps wait for
+    playbook    files of steps, and conditions to wait for
 """

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 from kmigrate.cli.base.call import Call
 from kmigrate.errors import Interrupted, WaitTimedOut
+from kmigrate.model.countdown import Countdown, about
+from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.running import START_CONTROLLER, controller_runs, mirror_runs, no_mirror, start_mirror
+from kmigrate.workflow.groups.uncopied import Uncopied, uncopied
 
-__all__ = ["CONTROLLER_GOES_ON", "interruptible", "need_controller", "need_mirror", "watched"]
+__all__ = ["CONTROLLER_GOES_ON", "interruptible", "need_controller", "need_copy", "need_mirror", "watched"]
 
 _SOON_S = 4.0
 """Seconds within which a just started process mostly reports; a longer wait is announced on stderr."""
+_LOOK_S = 0.5
+"""Seconds between two looks at the copy."""
 _INTENT_STAYS = "the intent stays in the state log and is taken up when such a process runs"
 
 
@@ -69,6 +75,49 @@ async def _need(
                 announced = True
                 call.out.note(text)
             await connections.log.changed(min(1.0, limit - waited))
+
+
+async def need_copy(
+    call: Call, connections: Connections, link: LinkRecord, groups: Sequence[str], timeout: float, most: int
+) -> None:
+    """Wait until the target lacks at most that many records that the groups have read; nothing is written meanwhile."""
+    again = advised("group promote", link.name, *groups)
+    unchanged = f"nothing was changed: group {', '.join(groups)} is mirrored as before, and its members read on"
+    deadline, countdown = monotonic() + timeout, Countdown()
+    with (
+        interruptible("the copy that the promote needs", unchanged, again),
+        call.out.waiting("looking how far the copy is") as waiting,
+    ):
+        while not _is_close(behind := await uncopied(connections, link, groups), most):
+            now = monotonic()
+            estimate = about(countdown.seconds_left(now, _left(behind)))
+            text = "; ".join(filter(None, (_named(behind), estimate)))
+            if not mirror_runs(connections.log, link.name):
+                await need_mirror(call, connections, link.name, timeout, unchanged)
+            elif now >= deadline:
+                raise WaitTimedOut(
+                    "target-behind-group",
+                    f"waited {timeout:g} s for the copy: {text}",
+                    still_true=unchanged,
+                    next_step=advised(f"group promote --timeout {max(1, 2 * timeout):g}", link.name, *groups),
+                )
+            waiting.say(f"waiting for the copy: {text}")
+            await connections.log.changed(_LOOK_S)
+
+
+def _is_close(behind: Sequence[Uncopied], most: int) -> bool:
+    return all(each.left is not None for each in behind) and _left(behind) <= most
+
+
+def _left(behind: Sequence[Uncopied]) -> int:
+    """Return how many records are missing at most; a copy that has not begun lacks all that the group has read."""
+    return sum(each.read_to if each.left is None else each.left for each in behind)
+
+
+def _named(behind: Sequence[Uncopied]) -> str:
+    """Name the partition that lacks most, and count the partitions if there are several."""
+    worst = max(behind, key=lambda each: (each.left is None, each.left or 0))
+    return f"{worst}{f'; partitions behind: {len(behind):,}' if len(behind) > 1 else ''}"
 
 
 CONTROLLER_GOES_ON = (

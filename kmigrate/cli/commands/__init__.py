@@ -11,6 +11,7 @@ bulk             `kmigrate topic mirror --engine`
 run              `kmigrate run` and the engines alone
 group            `kmigrate group`
 status           `kmigrate status`
+wait             `kmigrate wait`
 promote          `kmigrate promote`
 offsets          `kmigrate offsets`
 verify           `kmigrate verify`

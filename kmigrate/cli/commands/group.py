@@ -9,9 +9,9 @@ import typer
 from rich.console import Group as Stack
 
 from kmigrate.cli.base.call import Call, command
-from kmigrate.cli.base.options import Exclude, Groups, Link, NoWait, PlanOnly, Regex, Timeout, Yes
+from kmigrate.cli.base.options import Exclude, Groups, Link, NoWait, PlanOnly, Regex, Yes
 from kmigrate.cli.base.output import Answer
-from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, watched
+from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, need_copy, watched
 from kmigrate.cli.commands.patterns import add_patterns, check_names
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.snapshots import group_rows
@@ -67,23 +67,38 @@ async def promote(
     call: Call,
     groups: Groups = None,
     link: Link = None,
-    timeout: Timeout = 120.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds to wait for the copy, and then for the promote.", min=0.0)
+    ] = 300.0,
     no_wait: NoWait = False,
     plan: PlanOnly = False,
     yes: Yes = False,
 ) -> Answer:
-    """Carry the committed offsets over and let the groups read from the target."""
+    """Carry the committed offsets over and let the groups read from the target.
+
+    Where the copy is not there yet, the call first waits until the target holds what the groups have read
+    ([promote] lag_threshold records may be missing). Until then nothing is written, and members read on.
+    """
     groups = call.required_list(groups, "GROUP", "the groups to promote")
     async with call.connections() as connections:
-        name = verbs.resolve_link(connections.log.state, call.link(link)).name
+        at = verbs.resolve_link(connections.log.state, call.link(link))
+        name = at.name
 
-        async def look() -> verbs.Proposal:
+        async def look(waits: bool) -> verbs.Proposal:
             with call.out.waiting("looking for members on the source"):
-                return await verbs.promote_groups(connections, name, groups)
+                return await verbs.promote_groups(connections, name, groups, waits=waits)
 
-        question = f"Promote {', '.join(groups)}? Their members read from the target afterwards"
-        made = await call.carry_out(look, plan, yes, question)
-        if plan or no_wait:
+        proposal = await look(not no_wait)
+        if plan:
+            return plan_answer(proposal.plan)
+        if proposal.plan.changes:
+            question = f"Promote {', '.join(groups)}? Their members read from the target afterwards"
+            await call.confirm(yes, question, proposal.plan.warnings)
+            if not no_wait:
+                await need_copy(call, connections, at, groups, timeout, call.settings.promote.lag_threshold)
+            proposal = await look(False)
+        made = await proposal.carry_out()
+        if no_wait:
             return plan_answer(made)
         with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON):
             if made.changes:

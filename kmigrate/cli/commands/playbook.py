@@ -22,6 +22,7 @@ from kmigrate.cli.base.options import PlanOnly, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.words import Text
 from kmigrate.cli.commands import finish, group, link, promote, topic, verify
+from kmigrate.cli.commands.wait import hold_on
 from kmigrate.cli.views.tables import table
 from kmigrate.errors import (
     Failed,
@@ -32,9 +33,8 @@ from kmigrate.errors import (
     UsageError,
     WaitTimedOut,
 )
-from kmigrate.net.clock import monotonic, sleep
-from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.playbook.conditions import Condition, Scope, Verdict
+from kmigrate.net.clock import monotonic
+from kmigrate.workflow.playbook.conditions import Condition, Scope
 from kmigrate.workflow.playbook.steps import (
     DANGEROUS,
     ExecStep,
@@ -44,7 +44,7 @@ from kmigrate.workflow.playbook.steps import (
     WaitStep,
     parse_playbook,
 )
-from kmigrate.workflow.status.snapshot import snapshot
+from kmigrate.workflow.playbook.waiting import judge
 
 __all__ = ["CALLS", "app", "parameter_of", "plan", "run"]
 
@@ -69,7 +69,6 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "verify": verify.verify,
 }
 
-_LOOK_SECONDS = 0.25
 _INTERRUPTED_SECONDS = 5.0
 """Seconds that a command may take to end by itself after Ctrl-C."""
 
@@ -232,7 +231,7 @@ def _act(call: Call, step: Step) -> tuple[Mapping[str, Any], RenderableType | No
         case ExecStep():
             return _execute(call, step)
         case WaitStep():
-            return asyncio.run(_wait(call, step)), None
+            return asyncio.run(hold_on(call, step.condition, step.scope, step.timeout)), None
 
 
 def _run_verb(call: Call, step: RunStep) -> tuple[Mapping[str, Any], RenderableType | None]:
@@ -352,36 +351,8 @@ async def _holds(call: Call, condition: Condition, scope: Scope) -> bool:
     """Return whether a condition holds now; a target without a state log fulfils no condition."""
     try:
         async with call.connections() as connections:
-            return (await _judge(connections, condition, scope)).holds
+            return (await judge(connections, condition, scope)).holds
     except Refused as refused:
         if refused.ref != "no-state-log":
             raise
         return False
-
-
-async def _judge(connections: Connections, condition: Condition, scope: Scope) -> Verdict:
-    shot = await snapshot(connections, figures=condition.needs_figures)
-    return condition.judge(shot, scope)
-
-
-async def _wait(call: Call, step: WaitStep) -> dict[str, Any]:
-    if step.condition.kind == "seconds":
-        with call.out.waiting(step.condition.text):
-            await sleep(step.condition.number)
-        return {"condition": step.condition.text}
-    deadline = monotonic() + step.timeout
-    async with call.connections() as connections:
-        with call.out.waiting(step.text) as waiting:
-            while True:
-                verdict = await _judge(connections, step.condition, step.scope)
-                if verdict.holds:
-                    return {"condition": step.condition.text}
-                if monotonic() > deadline:
-                    raise WaitTimedOut(
-                        "wait-timed-out",
-                        f"step {step.number}: waited {step.timeout:g} s for {step.condition.text}: {verdict.waits_for}",
-                        still_true="the steps before it stand, and what they asked for goes on",
-                        next_step="kmigrate status, then run the playbook again",
-                    )
-                waiting.say(f"waiting: {verdict.waits_for}")
-                await sleep(_LOOK_SECONDS)

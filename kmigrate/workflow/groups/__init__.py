@@ -3,6 +3,7 @@
 readers           what groups read, and the groups that a topic has to wait for
 membership        members of a source group: through routers or direct
 admission         the check that the target would admit a group's members
+uncopied          records that a group has read and that the target does not hold yet
 handover          committed offsets, carried from the source to the target
 following         the promote of a group that follows
 misplaced         members at the wrong cluster

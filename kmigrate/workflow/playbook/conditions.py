@@ -16,6 +16,7 @@ from typing import Literal
 
 from kmigrate.model.digits import whole_number
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.nearest import nearest
 from kmigrate.workflow.status.snapshot import Snapshot
 
 __all__ = ["EXPECTED", "Condition", "Scope", "Verdict", "parse_condition"]
@@ -35,6 +36,8 @@ class Verdict:
 
     holds: bool
     waits_for: str = ""
+    left: int | None = None
+    """How far the number of a topic is above the condition's limit; None where no number is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +80,26 @@ class Condition:
 
     def _lag(self, shot: Snapshot, scope: Scope) -> Verdict:
         lags = {t.topic: t.lag for t in shot.topics if scope.link in (None, t.link)}
-        for topic in scope.topics or sorted(lags):
-            lag = lags.get(topic)
-            if lag is None:
-                return Verdict(False, f"topic {topic} is not mirrored")
-            if lag < 0 or lag > self.number:
-                return Verdict(False, f"topic {topic} lags {lag if lag >= 0 else 'an unknown number of'} records")
-        return Verdict(bool(lags), "" if lags else "no topic is mirrored")
+        names = scope.topics or sorted(lags)
+        for topic in names:
+            if topic not in lags:
+                return _not_mirrored("topic", topic, lags)
+            if lags[topic] < 0:
+                return Verdict(False, f"topic {topic} lags an unknown number of records")
+        behind = [topic for topic in names if lags[topic] > self.number]
+        if not behind:
+            return Verdict(bool(lags), "" if lags else "no topic is mirrored")
+        worst = max(behind, key=lambda topic: lags[topic])
+        text = f"topic {worst} lags {lags[worst]:,} records (at most {self.number:,.0f} wanted){_and_more(behind)}"
+        return Verdict(False, text, lags[worst] - int(self.number))
 
     def _phases(self, noun: str, names: Sequence[str], found: Mapping[str, str], order: Sequence[str]) -> Verdict:
         for name in names:
             if name not in found:
-                return Verdict(False, f"{noun} {name} is not mirrored")
-            if order.index(found[name]) < order.index(self.subject):
-                return Verdict(False, f"{noun} {name} is {found[name]}")
+                return _not_mirrored(noun, name, found)
+        before = [name for name in names if order.index(found[name]) < order.index(self.subject)]
+        if before:
+            return Verdict(False, f"{noun} {before[0]} is {found[before[0]]}{_and_more(before)}")
         return Verdict(bool(names), "" if names else f"no {noun} is mirrored")
 
     def _running(self, shot: Snapshot, link: str | None) -> Verdict:
@@ -101,6 +110,15 @@ class Condition:
         }
         holds = running[self.subject]
         return Verdict(holds, "" if holds else f"no {self.subject} is running")
+
+
+def _not_mirrored(noun: str, name: str, known: Mapping[str, object]) -> Verdict:
+    return Verdict(False, f"{noun} {name} is not mirrored{nearest(name, known)}")
+
+
+def _and_more(waiting: Sequence[str]) -> str:
+    """Count the topics or groups beside the named one."""
+    return f", and {len(waiting) - 1:,} more wait" if len(waiting) > 1 else ""
 
 
 def parse_condition(text: str) -> Condition | None:

@@ -49,6 +49,7 @@ from kmigrate.workflow.groups.admission import (
 from kmigrate.workflow.groups.membership import outsiders, reports_on
 from kmigrate.workflow.groups.misplaced import members_at_target, misplaced_findings, seen_members
 from kmigrate.workflow.groups.readers import GroupReads, group_reads, read_logs
+from kmigrate.workflow.groups.uncopied import Uncopied, uncopied
 from kmigrate.workflow.groups.withheld import names_of, unnamed, withheld_topics
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.position_guards import moved_positions_guards
@@ -205,16 +206,34 @@ def _against_following(state: State, link: str, reads: GroupReads) -> str:
     return ""
 
 
-async def promote_groups(connections: Connections, link_name: str | None, groups: Sequence[str]) -> Proposal:
-    """Propose to promote groups: committed offsets are carried over, then the groups' reads open."""
+async def promote_groups(
+    connections: Connections, link_name: str | None, groups: Sequence[str], *, waits: bool = False
+) -> Proposal:
+    """Propose to promote groups: committed offsets are carried over, then the groups' reads open.
+
+    With `waits` the caller waits for the copy before it writes: a copy that is behind is a warning, not a refusal.
+    """
     link = resolve_link(connections.log.state, link_name)
     judged = judged_promote(link.name)
     records, found = judged.look(connections.log.state, groups)
     for record in records.values():
-        found += await promote_guards(connections, link, record)
+        found += await promote_guards(connections, link, record, waits=waits)
         found += _coupled_guards(connections.log.state, record)
+    if waits and records:
+        found += behind_findings(await uncopied(connections, link, list(records)))
     writes = [(f"promote group {group}", judged.write(group)) for group in records]
     return propose(connections.log, judged.verb, found, writes)
+
+
+def behind_findings(behind: Sequence[Uncopied]) -> list[Finding]:
+    """Return a warning for each topic whose copy lacks records that a group has read."""
+    worst: dict[tuple[str, str], Uncopied] = {}
+    for each in behind:
+        known = worst.get((each.group, each.topic))
+        if known is None or (each.left or 0) > (known.left or 0):
+            worst[each.group, each.topic] = each
+    again = "the promote waits for the copy: --timeout says how long"
+    return [warn("target-behind-group", str(each), again) for each in worst.values()]
 
 
 def judged_promote(link: str) -> Judged[GroupRecord]:
@@ -230,7 +249,9 @@ def judged_promote(link: str) -> Judged[GroupRecord]:
     return Judged.groups("group promote", link, guard, change)
 
 
-async def promote_guards(connections: Connections, link: LinkRecord, record: GroupRecord) -> list[Finding]:
+async def promote_guards(
+    connections: Connections, link: LinkRecord, record: GroupRecord, *, waits: bool = False
+) -> list[Finding]:
     """Return the findings about a group's promote, from its members and positions on both clusters."""
     source, source_admin = await connections.source(link)
     members = await outsiders(connections.log, source_admin, record)
@@ -248,7 +269,7 @@ async def promote_guards(connections: Connections, link: LinkRecord, record: Gro
     found += misplaced_findings(record, seen, now)
     found += await _setting_guards(connections, link, source, record)
     found += refused_member_findings(record, refused_members(connections.log, record.group))
-    found += await _offset_guards(connections, link, source, record.group)
+    found += await _offset_guards(connections, link, source, record.group, waits=waits)
     found += await _withheld_guards(connections, source, source_admin, record)
     return found + await moved_positions_guards(connections, link, source, record.group)
 
@@ -357,7 +378,7 @@ async def unmirrored_readers(
 
 
 async def _offset_guards(
-    connections: Connections, link: LinkRecord, source: ClusterClient, group: str
+    connections: Connections, link: LinkRecord, source: ClusterClient, group: str, *, waits: bool
 ) -> list[Finding]:
     """Return findings for positions that cannot move (C5): beyond the log, or in a topic not mirrored or not copied."""
     offsets = await read_positions(source, group, stable=False)
@@ -374,7 +395,7 @@ async def _offset_guards(
             f"{until_mirroring(connections.log, link.name)}; then repeat",
         )
         for topic in topics
-        if topic.phase in NOT_COPIED_YET and any(name == topic.topic for name, _ in offsets)
+        if not waits and topic.phase in NOT_COPIED_YET and any(name == topic.topic for name, _ in offsets)
     ]
     keys = [key for key in offsets if key[0] in mirrored]
     state = connections.log.state

@@ -12,6 +12,7 @@ from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.producer_expiration import restore_memory
 from kmigrate.errors import AuthenticationFailed, Failed, KmigrateError, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.nearest import nearest
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import (
     SIZE_LIMIT,
@@ -66,7 +67,7 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
             known = ", ".join(link.name for link in state.links()) or "none"
             raise Refused(
                 "unknown-link",
-                f"there is no link {name}; links: {known}",
+                f"there is no link {name}{nearest(name, (link.name for link in state.links()))}; links: {known}",
                 still_true="nothing was changed",
                 next_step="kmigrate link list, or kmigrate link create",
             )

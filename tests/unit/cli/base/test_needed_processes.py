@@ -9,20 +9,21 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kmigrate.cli.app import main
 from kmigrate.cli.base import waiting
 from kmigrate.cli.base.call import Call
-from kmigrate.cli.base.waiting import need_controller, need_mirror
+from kmigrate.cli.base.waiting import need_controller, need_copy, need_mirror
 from kmigrate.errors import WaitTimedOut
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import ControllerPresence, MirrorPresence, PartitionProgress
 from kmigrate.model.records import AssignmentRecord, ClusterRef, LeaseRecord, LinkRecord, TopicRecord
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.base.running import until_mirroring
+from kmigrate.workflow.groups.uncopied import Uncopied
 from kmigrate.workflow.verbs import promote as promote_verb
 from tests.fakes.state_log import MemoryLog
 
@@ -149,3 +150,57 @@ def test_the_guard_of_a_promote_says_whether_waiting_helps() -> None:
     assert "no mirror process of link l is heard of" in alone.next_step
     log.say(MIRROR)
     assert until_mirroring(log, "l").startswith("wait until the topic is mirroring")  # type: ignore[arg-type]
+
+
+def behind(copied_to: int | None, read_to: int = 5_000) -> Uncopied:
+    return Uncopied(
+        "g", "t", 0, TopicPhase.MIRRORING if copied_to is not None else TopicPhase.ALIGNING, read_to, copied_to
+    )
+
+
+def copy_waited(
+    monkeypatch: pytest.MonkeyPatch, told: Told, log: MemoryLog, looks: list[list[Uncopied]], timeout: float = 60.0
+) -> None:
+    """Wait for the copy of group g; each look finds the next list, the last list for ever."""
+
+    async def look(*_: Any) -> list[Uncopied]:
+        return looks.pop(0) if len(looks) > 1 else looks[0]
+
+    monkeypatch.setattr(waiting, "uncopied", look)
+    monkeypatch.setattr(waiting, "_LOOK_S", 0.01)
+    call: Any = told
+    asyncio.run(need_copy(call, cast("Any", SimpleNamespace(log=log)), LINK, ["g"], timeout, 1_000))
+
+
+def test_the_promote_of_a_group_waits_for_the_copy_and_names_partition_and_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, log = Told(60.0), MemoryLog(LINK)
+    log.say(MIRROR)
+    copy_waited(monkeypatch, told, log, [[behind(None)], [behind(100), behind(4_000)], [behind(4_500)]])
+    first, second = told.progress
+    assert first.startswith("waiting for the copy: group g has read t-0 up to offset 5,000, and the copy of t has not")
+    assert first.endswith("the topic is aligning")
+    assert second.endswith("and the copy holds it up to 100: 4,900 left; partitions behind: 2")
+
+
+def test_a_copy_that_is_not_there_in_time_changes_nothing_and_the_next_command_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = MemoryLog(LINK)
+    log.say(MIRROR)
+    before = len(log.history)
+    with pytest.raises(WaitTimedOut) as late:
+        copy_waited(monkeypatch, Told(60.0), log, [[behind(100)]], timeout=0.05)
+    assert late.value.ref == "target-behind-group"
+    assert "waited 0.05 s for the copy: group g has read t-0" in late.value.what
+    assert late.value.still_true.startswith("nothing was changed: group g is mirrored as before")
+    assert late.value.next_step == "kmigrate group promote --timeout 1 --link l g"
+    assert len(log.history) == before
+
+
+def test_a_group_that_waits_for_a_copy_without_a_mirror_is_told_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WaitTimedOut) as late:
+        copy_waited(monkeypatch, Told(0.05), MemoryLog(LINK), [[behind(100)]])
+    assert late.value.ref == "no-mirror-running"
+    assert "nothing was changed" in late.value.still_true

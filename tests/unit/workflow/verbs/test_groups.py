@@ -218,3 +218,18 @@ def test_a_promote_says_beforehand_which_topics_its_members_are_not_told_of() ->
     assert "nobody reads the partitions of topic audit that the source assigns to 2 members" in audit.what
     assert audit.next_step == "kmigrate topic mirror --link l audit"
     assert "at least 3 such topics more" in more.what
+
+
+@pytest.mark.usefixtures("all_at_routers")
+def test_the_plan_of_a_promote_that_waits_for_the_copy_says_so_and_no_promote_begins_without_the_copy() -> None:
+    connections = _Estate(LINK, replace(TOPIC, phase=TopicPhase.ALIGNING), GROUP)
+    look = verbs.promote_groups(connections, "l", ["g"], waits=True)  # type: ignore[arg-type]
+    plan = run(run_verb(look, plan=True))
+    assert plan.changes == ("promote group g",)
+    [behind] = [finding for finding in plan.findings if finding.level == "warn"]
+    assert behind.ref == "target-behind-group"
+    assert "the copy of t has not begun: the topic is aligning" in behind.what
+    assert behind.next_step.startswith("the promote waits for the copy")
+    with pytest.raises(Refused) as caught:
+        run(promote(connections))
+    assert caught.value.ref == "topic-not-ready"
