@@ -220,12 +220,12 @@ async def promote_groups(
         found += await promote_guards(connections, link, record, waits=waits)
         found += _coupled_guards(connections.log.state, record)
     if waits and records:
-        found += behind_findings(await uncopied(connections, link, list(records)))
+        found += _behind_findings(await uncopied(connections, link, list(records)))
     writes = [(f"promote group {group}", judged.write(group)) for group in records]
     return propose(connections.log, judged.verb, found, writes)
 
 
-def behind_findings(behind: Sequence[Uncopied]) -> list[Finding]:
+def _behind_findings(behind: Sequence[Uncopied]) -> list[Finding]:
     """Return a warning for each topic whose copy lacks records that a group has read."""
     worst: dict[tuple[str, str], Uncopied] = {}
     for each in behind:
