@@ -115,6 +115,7 @@ check: $(READY) ## lint, format, types and import contracts
 .PHONY: docs
 docs: $(READY) ## the references of commands, metrics and APIs, from the code itself (a test checks that they are current)
 	$(BIN)/python -m kmigrate.cli.reference.commands > docs/cli.md
+	$(BIN)/python -m kmigrate.cli.reference.errors > docs/errors.md
 	$(BIN)/python -m kmigrate.cli.reference.metrics docs/metrics.md
 	$(BIN)/python -m kmigrate.cli.reference.apis docs/apis.md
 	$(BIN)/python -m kmigrate.cli.reference.lane_states docs/mirror.md

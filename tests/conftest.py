@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import hypothesis
@@ -27,6 +28,7 @@ from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.ports import port_range
 from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
+from tests.provoked import PROVOKED, faults_of_all_tests, record
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,35 @@ class _BrokersTogether(LoadScopeScheduling):  # type: ignore[misc]  # it ships n
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     return _BrokersTogether(config, log)
+
+
+def pytest_configure() -> None:
+    record()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the references that a parallel test process has seen."""
+    PROVOKED.update(getattr(node, "workeroutput", {}).get("provoked", ()))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hold the registry of references against a run of all tests; such a run fails where a reference is missing."""
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["provoked"] = sorted(PROVOKED)
+    elif _is_whole(config) and session.exitstatus == pytest.ExitCode.OK:
+        faults = faults_of_all_tests(PROVOKED)
+        print("".join(f"\n{each}" for each in faults))
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED if faults else session.exitstatus
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    """Return whether this is a run of all tests of every day."""
+    option = config.option
+    given = (option.keyword, option.deselect, option.lf, option.collectonly, option.markexpr != "not soak")
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(given)
 
 
 @pytest.fixture(scope="session")

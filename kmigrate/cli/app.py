@@ -13,6 +13,7 @@ from kmigrate.cli.base.output import Output
 from kmigrate.cli.base.words import Text
 from kmigrate.cli.commands import (
     doctor,
+    explain,
     finish,
     group,
     offsets,
@@ -43,7 +44,7 @@ for _sub in (finish.app, topic.app, group.app, offsets.app, run.mirror_app, run.
     app.add_typer(_sub)
 app.add_typer(sandbox.app)
 app.add_typer(playbook.app)
-for _single in (promote.app, run.app, status.app, wait.app, verify.app, plan.app, doctor.app):
+for _single in (promote.app, run.app, status.app, wait.app, verify.app, plan.app, doctor.app, explain.app):
     app.registered_commands += _single.registered_commands
 
 

@@ -212,6 +212,7 @@ class Output:
             step = Text.assemble(("next: ", "dim"), error.next_step)
             # A command stays on one line, so that it can be copied from the terminal.
             lines.append(Text.assemble("  ", step) if "kmigrate " in error.next_step else self._within(step, 2))
+        lines.append(_more(error.ref))
         self._warn(below(lines))
 
     def _within(self, text: RichText, indent: int = 0) -> RichText:
@@ -235,7 +236,8 @@ class Output:
                     "exit_code": int(Exit.FAILED),
                 }
             )
-        self._warn(Text(f"error internal-error: {what} (--debug shows where)", style="red"))
+        line = Text(f"error internal-error: {what} (--debug shows where)", style="red")
+        self._warn(below([line, _more("internal-error")]))
 
     def _write(self, fields: Mapping[str, Any]) -> None:
         text = json.dumps(fields, indent=self._indent, ensure_ascii=not _is_unicode(self.out.file))
@@ -268,6 +270,11 @@ class Output:
                 self.unwritten(error)
             else:
                 console.drop(for_good=False)
+
+
+def _more(ref: str) -> RichText:
+    """Return the last line of an error: the command that explains the error's reference."""
+    return Text.assemble(("  more: ", "dim"), f"kmigrate explain {ref}")
 
 
 class Waiting:

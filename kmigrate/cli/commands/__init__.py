@@ -1,6 +1,7 @@
 """A file per command, in the order of a migration, and what only commands need.
 
 doctor           `kmigrate doctor`
+explain          `kmigrate explain`
 probes           what a cluster can do
 link             `kmigrate link`
 plan             `kmigrate plan`

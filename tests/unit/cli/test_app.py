@@ -225,7 +225,10 @@ def test_a_bug_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -
     assert run_to_end(Call(), broken) is Exit.FAILED
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.splitlines() == ["error internal-error: ZeroDivisionError: by zero (--debug shows where)"]
+    assert said.err.splitlines() == [
+        "error internal-error: ZeroDivisionError: by zero (--debug shows where)",
+        "  more: kmigrate explain internal-error",
+    ]
 
 
 def test_exit_codes_are_those_of_the_errors() -> None:
