@@ -9,6 +9,7 @@ import typer
 from kmigrate.cli.base.absent import asked_for_absent
 from kmigrate.cli.base.call import Call, run_to_end
 from kmigrate.cli.base.exits import Exit
+from kmigrate.cli.base.leading import behind_verb
 from kmigrate.cli.base.output import Output
 from kmigrate.cli.base.words import Text
 from kmigrate.cli.commands import (
@@ -50,7 +51,7 @@ for _single in (promote.app, run.app, status.app, wait.app, verify.app, plan.app
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return an exit code of `kmigrate.cli.base.exits`."""
-    given = sys.argv[1:] if arguments is None else arguments
+    given = behind_verb(sys.argv[1:] if arguments is None else arguments)
     try:
         return int(app(given, prog_name="kmigrate", standalone_mode=False) or Exit.OK)
     except (typer.Abort, KeyboardInterrupt):

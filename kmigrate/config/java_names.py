@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["java_hint"]
+__all__ = ["java_hint", "toml_line"]
 
 _STORE = "a PEM file in place of Java's keystore: keytool -importkeystore … -deststoretype PKCS12, then openssl pkcs12"
 _LOGIN = "the user name and password of the JAAS line"
@@ -39,3 +39,12 @@ def java_hint(key: str) -> str:
         return ""
     name, how = _KEYS[key]
     return f"; in place of this setting of Java clients kmigrate reads {name} ({how})"
+
+
+def toml_line(key: str, value: str) -> str:
+    """Return the TOML line for a property of a Java client, or the name of the setting in its place."""
+    if key in _KEYS:
+        name, how = _KEYS[key]
+        return f"{name} ({how})"
+    shown = "…" if "password" in key else value
+    return f'"{key}" = "{shown}"'

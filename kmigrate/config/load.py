@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import tomli
 
 from kmigrate.config.clusters import CLUSTER_KEYS, cluster_settings
+from kmigrate.config.java_names import toml_line
 from kmigrate.config.listen import listen_address
 from kmigrate.config.raw_value import RawValue, bad_value, is_file, located, resolve
 from kmigrate.config.secret_text import SecretText
@@ -122,8 +123,22 @@ def _read(file: Path) -> dict[str, Any]:
             "config-syntax",
             f"{file}: {error}",
             still_true="nothing was contacted or changed",
-            next_step="expected: TOML, with names that hold dots or dashes in quotes (docs/configuration.md)",
+            next_step="expected: TOML, with names that hold dots or dashes in quotes (docs/configuration.md)"
+            + _java(file),
         ) from error
+
+
+_PROPERTY = re.compile(r"^[a-z]+(?:\.[a-z]+)+[ \t]*=[ \t]*[^\s\"'\[{].*$", re.MULTILINE)
+"""A line as properties files of Java clients have it: the value of a dotted name stands without quotes."""
+
+
+def _java(file: Path) -> str:
+    """Return the way from a properties file of a Java client to TOML, if the file has such lines."""
+    found = _PROPERTY.search(file.read_bytes().decode("utf-8", "replace"))
+    if found is None:
+        return ""
+    key, _, value = (part.strip() for part in found[0].partition("="))
+    return f"; a line of a Java client's properties becomes, under [clusters.NAME]: {toml_line(key, value)}"
 
 
 class _Raw:
@@ -200,7 +215,7 @@ class _Raw:
         if key not in known:
             raise UsageError(
                 "unknown-config-key",
-                f"{given.origin}: {given.key}: no such key{nearest(key, known)}",
+                f"{given.origin}: {given.key}: no such key{_of_another_section(section, key) or nearest(key, known)}",
                 still_true="nothing was contacted or changed",
                 next_step=f"expected in [{section}]: {', '.join(sorted(known))}",
             )
@@ -216,9 +231,11 @@ class _Raw:
 
 
 def _unknown_section(section: str, origin: str) -> UsageError:
+    of_cluster = section in {key.partition(".")[0] for key in CLUSTER_KEYS} or section in CLUSTER_KEYS
+    hint = ": keys of a cluster stand under [clusters.NAME]" if of_cluster else nearest(section, _ALL)
     return UsageError(
         "unknown-config-section",
-        f"{origin}: no such section [{section}]{nearest(section, _ALL)}",
+        f"{origin}: no such section [{section}]{hint}",
         still_true="nothing was contacted or changed",
         next_step="expected: [clusters.NAME], " + ", ".join(f"[{name}]" for name in SECTIONS),
     )
@@ -232,6 +249,15 @@ def flat(table: Mapping[str, Any], keep: Iterable[str], prefix: str = "") -> Ite
             yield from flat(value, (), f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _of_another_section(section: str, key: str) -> str:
+    """Return the section of a key that stands in a wrong section, '' for a key that no section has."""
+    for other, kind in SECTIONS.items():
+        if other != section and key in {f.name for f in dataclasses.fields(kind)}:
+            return f": the key belongs in [{other}]"
+    of_cluster = key in {each.partition(".")[0] for each in CLUSTER_KEYS} or key in CLUSTER_KEYS
+    return ": keys of clients stand under [clusters.NAME]" if of_cluster else ""
 
 
 def _plain(name: str) -> str:
@@ -272,6 +298,15 @@ def _texts(given: RawValue, about: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _quotes(value: Any, kind: type[Any]) -> str:
+    """Return how to write a value whose quotes are missing, or too many; '' for any other value."""
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return f'; a text stands in quotes: "{value}"'
+    if kind in (int, float) and isinstance(value, str) and re.fullmatch(r"\d+(?:\.\d+)?", value):
+        return f"; a number stands without quotes: {value}"
+    return ""
+
+
 def _typed(given: RawValue, kind: type[Any], about: Mapping[str, Any]) -> Any:
     value, expected = given.value, about["expected"]
     if kind is bool:
@@ -288,7 +323,7 @@ def _typed(given: RawValue, kind: type[Any], about: Mapping[str, Any]) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise bad_value(given, expected)
+        raise bad_value(given, expected + _quotes(value, kind))
     low, high = about["low"], about["high"]
     if low is not None and not low <= value <= high:
         raise bad_value(given, f"{expected} ({low} to {high})")

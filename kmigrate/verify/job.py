@@ -9,6 +9,7 @@ from functools import partial
 
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.lifecycle import NOT_COPIED_YET
+from kmigrate.model.nearest import name_hint
 from kmigrate.model.records import LinkRecord, TopicRecord, VerifiedRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
@@ -95,7 +96,7 @@ def _selected(records: list[TopicRecord], link: LinkRecord, selection: Selection
         if missing:
             raise Refused(
                 "not-mirrored",
-                f"link {link.name} does not mirror {', '.join(missing)}",
+                f"link {link.name} does not mirror {', '.join(missing)}{name_hint(missing[0], known)}",
                 still_true="nothing was read",
                 next_step="kmigrate topic list",
             )

@@ -1,6 +1,7 @@
 """What all commands share: a call, its flags, its output, and its questions.
 
 call        a call: common flags, configuration, and the handling of every error
+leading     common options before the verb
 options     flags that several commands share
 targets     the cluster that a verb without `--target` means
 exits       exit codes

@@ -17,6 +17,7 @@ from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.snapshots import group_rows
 from kmigrate.cli.views.tables import groups_table
 from kmigrate.errors import Refused
+from kmigrate.model.nearest import name_hint
 from kmigrate.model.record_json import encode_record
 from kmigrate.workflow import verbs
 from kmigrate.workflow.status.snapshot import snapshot
@@ -146,7 +147,7 @@ async def show(
         if not found:
             raise Refused(
                 "not-mirrored",
-                f"group {group} is not mirrored",
+                f"group {group} is not mirrored{name_hint(group, (each.group for each in shot.groups))}",
                 still_true="nothing was changed",
                 next_step="kmigrate group list shows which are, and by which link",
             )

@@ -18,6 +18,7 @@ from kmigrate.cli.views.tables import table
 from kmigrate.errors import Failed, Refused, UsageError
 from kmigrate.model.digits import whole_number
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.nearest import name_hint
 from kmigrate.model.offset_map import OffsetMap, Place
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.words import advised
@@ -176,7 +177,8 @@ def _record(connections: Connections, link: str | None, topic: str) -> TopicReco
     if record is None:
         raise Refused(
             "not-mirrored",
-            f"topic {topic} is not mirrored by link {name}",
+            f"topic {topic} is not mirrored by link {name}"
+            f"{name_hint(topic, (each.topic for each in connections.log.state.topics(name)))}",
             still_true="nothing was changed",
             next_step=advised("topic mirror", name, topic),
         )

@@ -38,6 +38,7 @@ from kmigrate.cli.views.snapshots import topic_detail
 from kmigrate.cli.views.tables import facts, phase_text, topics_table
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
+from kmigrate.model.nearest import name_hint
 from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.verify.compare import MASTER
@@ -246,7 +247,7 @@ async def show(
         if record is None:
             raise Refused(
                 "not-mirrored",
-                f"topic {topic} is not mirrored",
+                f"topic {topic} is not mirrored{name_hint(topic, (r.topic for r in connections.log.state.topics()))}",
                 still_true="nothing was changed",
                 next_step="kmigrate topic list shows which are, and by which link",
             )

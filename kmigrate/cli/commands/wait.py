@@ -16,7 +16,7 @@ from kmigrate.errors import Interrupted, UsageError
 from kmigrate.model.words import as_words
 from kmigrate.net.clock import sleep
 from kmigrate.workflow import verbs
-from kmigrate.workflow.playbook.conditions import EXPECTED, Condition, Scope, parse_condition
+from kmigrate.workflow.playbook.conditions import EXPECTED, Condition, Scope, meant_condition, parse_condition
 from kmigrate.workflow.playbook.waiting import wait_until
 
 __all__ = ["app", "hold_on", "wait"]
@@ -67,7 +67,7 @@ def _no_condition(sentence: str, names: list[str]) -> UsageError:
     rest = names[len(whole.split()) - len(sentence.split()) :] if whole else []
     return UsageError(
         "bad-condition",
-        f"{sentence!r} is no condition{': the quotes are missing' if whole else ''}",
+        f"{sentence!r} is no condition{': the quotes are missing' if whole else meant_condition(sentence)}",
         still_true="nothing was contacted or changed",
         next_step=shlex.join(["kmigrate", "wait", whole, *rest]) if whole else f"expected: {EXPECTED}",
     )

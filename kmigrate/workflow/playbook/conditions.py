@@ -19,7 +19,7 @@ from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.nearest import nearest
 from kmigrate.workflow.status.snapshot import Snapshot
 
-__all__ = ["EXPECTED", "Condition", "Scope", "Verdict", "parse_condition"]
+__all__ = ["EXPECTED", "Condition", "Scope", "Verdict", "meant_condition", "parse_condition"]
 
 EXPECTED = "'lag <= N', 'topics PHASE', 'groups PHASE', 'mirror|router|controller running' or 'seconds N'"
 
@@ -110,6 +110,15 @@ class Condition:
         }
         holds = running[self.subject]
         return Verdict(holds, "" if holds else f"no {self.subject} is running")
+
+
+def meant_condition(text: str) -> str:
+    """Return `: did you mean 'x'?` for a sentence that is close to a condition, '' for any other sentence."""
+    sentences = [f"topics {phase}" for phase in TopicPhase] + [f"groups {phase}" for phase in GroupPhase]
+    lag = re.fullmatch(r"lag\s*(?:<|=<|<=|==?|below)?\s*(\d+)", text)
+    if lag is not None:
+        return f": did you mean 'lag <= {lag[1]}'?"
+    return nearest(text, (*sentences, *(f"{each} running" for each in _RUNNING)))
 
 
 def _not_mirrored(noun: str, name: str, known: Mapping[str, object]) -> Verdict:

@@ -22,6 +22,7 @@ from kmigrate.model.lifecycle import (
     TopicPhase,
     advance_group,
 )
+from kmigrate.model.nearest import name_hint
 from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord
@@ -53,7 +54,7 @@ from kmigrate.workflow.groups.uncopied import Uncopied, uncopied
 from kmigrate.workflow.groups.withheld import names_of, unnamed, withheld_topics
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.position_guards import moved_positions_guards
-from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, owned, propose, refuse_if
+from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, by_regex, owned, propose, refuse_if
 
 __all__ = [
     "coupled_groups",
@@ -106,7 +107,7 @@ async def mirror_groups(
             if not _changes_mode(owner, mode):
                 continue
         elif group not in known:
-            found.append(_not_listed(link.source.name, group, await protocol_type(source, group)))
+            found.append(_not_listed(link, group, await protocol_type(source, group), known))
             continue
         reads = await group_reads(source, source_admin, group) if mode != GroupMode.HOLD else None
         given, why = mode_for(connections.log.state, link.name, group, reads, mode)
@@ -121,7 +122,8 @@ async def mirror_groups(
     return propose(connections.log, "group mirror", found, writes)
 
 
-def _not_listed(source: str, group: str, kind: str) -> Finding:
+def _not_listed(link: LinkRecord, group: str, kind: str, known: Collection[str]) -> Finding:
+    source = link.source.name
     if kind and kind != CONSUMERS:
         return refuse(
             "not-of-consumers",
@@ -129,11 +131,11 @@ def _not_listed(source: str, group: str, kind: str) -> Finding:
             "over",
             "its workers move all at once: docs/groups.md",
         )
-    return refuse(
-        "unknown-group",
-        f"the source {source} has no group {group}",
-        "check the name; a group that never committed has nothing to carry over",
-    )
+    hint = name_hint(group, known)
+    check = "check the name; a group that never committed has nothing to carry over"
+    as_expression = f"to mirror by expression: {by_regex('group', link.name, group)}"
+    advice = as_expression if "as an expression" in hint else check
+    return refuse("unknown-group", f"the source {source} has no group {group}{hint}", advice)
 
 
 def _changes_mode(record: GroupRecord, asked: str) -> bool:

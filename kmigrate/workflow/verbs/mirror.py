@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import KmigrateError, UsageError
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import PROMOTING, TopicPhase
+from kmigrate.model.nearest import looks_like_expression, name_hint
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import CopyEngine, LinkRecord, TopicRecord
 from kmigrate.model.state import State
@@ -25,7 +26,7 @@ from kmigrate.workflow.groups.readers import readers_at
 from kmigrate.workflow.verbs.creatable import ConfigsOf, creation_findings, no_configs, timeout_findings
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.loops import copied_back_by, loop_findings
-from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, owned, propose, refuse_if
+from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, by_regex, owned, propose, refuse_if
 
 __all__ = ["check_offsets_mode", "durability_findings", "mirror_topics", "set_engine", "setting_guards"]
 
@@ -63,7 +64,9 @@ async def mirror_topics(
     existing = (await connections.target.refresh(new)).topics
     adopted: list[str] = []
     for topic in new:
-        guards = _topic_guards(link, topic, connections.log.state.topic_owner(topic), seen.get(topic))
+        guards = _topic_guards(topic, connections.log.state.topic_owner(topic))
+        if not guards and topic not in seen:
+            guards = [_unknown(link, topic, (await source.refresh()).topics)]
         if not guards and topic in existing:
             guards = await _target_guards(source, connections.target, seen[topic], existing[topic], offsets)
             if guards == []:
@@ -119,20 +122,20 @@ def _claim(record: TopicRecord, state: State) -> Record | None:
     return record if owner is None else None
 
 
-def _topic_guards(link: LinkRecord, topic: str, owner: TopicRecord | None, info: TopicInfo | None) -> list[Finding]:
+def _topic_guards(topic: str, owner: TopicRecord | None) -> list[Finding]:
     if owner is not None:
         return [owned("topic", owner.topic, owner)]
     if is_internal(topic):
         return [refuse("internal-topic", f"topic {topic} is internal and is never mirrored")]
-    if info is None:
-        return [
-            refuse(
-                "unknown-topic",
-                f"the source {link.source.name} has no topic {topic}",
-                "check the name: kmigrate plan lists what the source has",
-            )
-        ]
     return []
+
+
+def _unknown(link: LinkRecord, topic: str, known: Collection[str]) -> Finding:
+    """Return the refusal of a topic that the source does not have, with the name that was meant."""
+    what = f"the source {link.source.name} has no topic {topic}{name_hint(topic, known)}"
+    if looks_like_expression(topic):
+        return refuse("unknown-topic", what, f"to mirror by expression: {by_regex('topic', link.name, topic)}")
+    return refuse("unknown-topic", what, "check the name: kmigrate plan lists what the source has")
 
 
 def _format_guards(topic: str, version: ConfigValue | None) -> list[Finding]:

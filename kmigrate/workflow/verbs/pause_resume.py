@@ -162,7 +162,7 @@ async def resume_topics(
     for topic in dict.fromkeys(topics):
         record = connections.log.state.topic(link.name, topic)
         if record is None:
-            found.append(not_mirrored("topic", link.name, topic))
+            found.append(not_mirrored("topic", link.name, topic, connections.log.state))
             continue
         if record.phase is TopicPhase.PROMOTED:
             found.append(_promoted(topic))

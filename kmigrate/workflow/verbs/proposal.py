@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
+from kmigrate.model.nearest import looks_like_expression, name_hint
 from kmigrate.model.records import GroupRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.state.log import Decide, StateLog
 from kmigrate.workflow.base.plan import Finding, Plan, refuse, write_each
 
-__all__ = ["Judged", "Noun", "Proposal", "Write", "not_mirrored", "owned", "propose", "refuse_if"]
+__all__ = ["Judged", "Noun", "Proposal", "Write", "by_regex", "not_mirrored", "owned", "propose", "refuse_if"]
 
 Write = tuple[str, Decide]
 """A change in words, and the decision that writes the change."""
@@ -111,14 +112,21 @@ class Judged(Generic[R]):
 
     def _judge(self, state: State, name: str) -> R | Finding:
         record = self.find(state, self.link, name)
-        return not_mirrored(self.noun, self.link, name) if record is None else self.guard(record) or record
+        return not_mirrored(self.noun, self.link, name, state) if record is None else self.guard(record) or record
 
 
-def not_mirrored(noun: Noun, link: str, name: str) -> Finding:
-    """Return the refusal of a topic or group that the link does not mirror."""
-    return refuse(
-        "not-mirrored", f"{noun} {name} is not mirrored by link {link}", advised(f"{noun} mirror", link, name)
-    )
+def not_mirrored(noun: Noun, link: str, name: str, state: State) -> Finding:
+    """Return the refusal of a topic or group that the link does not mirror, with the name that was meant."""
+    names = [each.topic for each in state.topics(link)] if noun == "topic" else [g.group for g in state.groups(link)]
+    what = f"{noun} {name} is not mirrored by link {link}{name_hint(name, names)}"
+    if looks_like_expression(name):
+        return refuse("not-mirrored", what, f"name each {noun}, or mirror by expression: {by_regex(noun, link, name)}")
+    return refuse("not-mirrored", what, advised(f"{noun} mirror", link, name))
+
+
+def by_regex(noun: Noun, link: str, expression: str) -> str:
+    """Return the command that mirrors by an expression."""
+    return advised(f"{noun} mirror --regex", link, expression)
 
 
 def owned(noun: Noun, name: str, owner: TopicRecord | GroupRecord) -> Finding:

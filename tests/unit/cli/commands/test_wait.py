@@ -146,3 +146,13 @@ def test_a_sentence_that_is_no_condition_is_refused_with_the_sentence_to_write(
 
 def test_seconds_pass_without_a_cluster(said: Said) -> None:
     assert said("seconds 0.01") == (Exit.OK, {"condition": "seconds 0.01", "seconds": 0.01})
+
+
+@pytest.mark.parametrize(
+    ("sentence", "meant"),
+    [("topics mirorring", "topics mirroring"), ("lag < 5", "lag <= 5"), ("controler running", "controller running")],
+)
+def test_a_misspelt_condition_is_corrected(sentence: str, meant: str, said: Said) -> None:
+    code, told = said(sentence)
+    assert code == Exit.USAGE
+    assert told["what"] == f"{sentence!r} is no condition: did you mean {meant!r}?"
