@@ -11,6 +11,7 @@ import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
+from kmigrate.errors import Refused
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.plan import Finding
@@ -29,7 +30,7 @@ class Cluster:
         self.metadata = SimpleNamespace(brokers=dict.fromkeys(range(brokers)))
         self.topics = topics
 
-    async def refresh(self, _: object) -> Any:
+    async def refresh(self, _: object = None) -> Any:
         return self
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
@@ -80,11 +81,34 @@ def test_the_warning_says_how_many_replicas_there_are_on_both_sides() -> None:
     assert in_sync.what.startswith(wanted)
 
 
-def test_who_asks_for_a_topic_to_be_mirrored_is_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no_loops(*_: object) -> list[Finding]:
+@pytest.fixture
+def no_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none_found(*_: object) -> list[Finding]:
         return []
 
-    monkeypatch.setattr(mirror, "loop_findings", no_loops)
+    monkeypatch.setattr(mirror, "loop_findings", none_found)
+
+
+@pytest.mark.usefixtures("no_loops")
+def test_who_asks_for_a_topic_to_be_mirrored_is_warned() -> None:
     connections: Any = Connections()
     made = asyncio.run(run_verb(verbs.mirror_topics(connections, "l", ["t"], "earliest", "auto"), plan=True))
     assert [finding.ref for finding in made.findings] == ["fewer-replicas", "min-insync-lowered"]
+
+
+@pytest.mark.usefixtures("no_loops")
+@pytest.mark.parametrize(
+    ("name", "hint", "next_step"),
+    [
+        ("t.*", "as an expression the name matches t", "kmigrate topic mirror --regex --link l 't.*'"),
+        ("zebra.*", "the source s has no topic zebra.*", "kmigrate topic mirror --regex --link l 'zebra.*'"),
+        ("tt", "did you mean 't'?", "kmigrate plan lists what the source has"),
+    ],
+)
+def test_a_name_that_the_source_lacks_is_corrected(name: str, hint: str, next_step: str) -> None:
+    look = verbs.mirror_topics(Connections(), None, [name], "earliest", "auto")  # type: ignore[arg-type]
+    with pytest.raises(Refused) as caught:
+        asyncio.run(run_verb(look))
+    assert caught.value.ref == "unknown-topic"
+    assert hint in caught.value.what
+    assert next_step in caught.value.next_step
