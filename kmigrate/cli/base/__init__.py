@@ -10,6 +10,7 @@ output      a result on stdout, progress and errors on stderr
 words       text from outside, made harmless for a terminal
 wizard      questions to a person
 waiting     the wait for the result of an intent
+signals     SIGTERM and a closed terminal
 values      rates, ranges and start positions as a person types them
 absent      known features that this version lacks
 """

@@ -23,6 +23,7 @@ import typer
 from kmigrate.cli.base import wizard
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.output import Answer, Output
+from kmigrate.cli.base.signals import heeded
 from kmigrate.cli.base.targets import find_target
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.load import load
@@ -171,7 +172,7 @@ def command(app: typer.Typer, name: str, *, target: bool = True) -> Callable[[Ve
 
 _INTERRUPTED = Interrupted(
     "interrupted",
-    "stopped by Ctrl-C",
+    "stopped by Ctrl-C or by a signal",
     still_true="what was written to the state log or to a file before stays; nothing more is done by this call",
     next_step="kmigrate status; the same call again leaves what is done as it is",
 )
@@ -199,6 +200,11 @@ _NEXT_STEPS: tuple[tuple[type[KmigrateError], str], ...] = (
 
 def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result]]) -> Exit:
     """Run the verb, print the answer or the error, and return the exit code."""
+    with heeded():
+        return _ended(call, act)
+
+
+def _ended(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result]]) -> Exit:
     try:
         result = act()
         answer = asyncio.run(result) if inspect.iscoroutine(result) else result
