@@ -62,7 +62,7 @@ def _unknown(name: str, key: str, given: RawValue) -> UsageError:
     hint = java_hint(key) or nearest(key, CLUSTER_KEYS)
     return UsageError(
         "unknown-config-key",
-        f"{given.origin}: {given.key}: mirror and router do not know this key{hint}",
+        f"{given.place}: {given.key}: mirror and router do not know this key{hint}",
         still_true="nothing was contacted or changed",
         next_step=f"expected: {', '.join(CLUSTER_KEYS)}; "
         f"other librdkafka settings go under [clusters.{name}.admin] and reach the admin client alone",

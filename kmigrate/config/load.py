@@ -32,6 +32,7 @@ from kmigrate.config.settings import (
 from kmigrate.errors import UsageError
 from kmigrate.model.backtracking import slow_part
 from kmigrate.model.nearest import nearest
+from kmigrate.workflow.playbook.places import Places
 
 __all__ = ["DEFAULT_FILE", "SECTIONS", "flat", "load"]
 
@@ -53,10 +54,10 @@ _S = TypeVar("_S")
 def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str] | None = None) -> Settings:
     """Return settings: `path` (`--config`), else KMIGRATE_CONFIG, else `./kmigrate.toml`; flags by `section.key`."""
     file = _choose(path, env)
-    tables = _read(file) if file else {}
     folder = file.parent if file else Path()
     raw = _Raw(env, folder)
-    raw.take_file(tables, str(file))
+    if file:
+        raw.take_file(_File(str(file), _text(file)))
     raw.take_environment()
     for key, value in (overrides or {}).items():
         section, _, name = key.partition(".")
@@ -101,9 +102,9 @@ def _choose(path: Path | None, env: Mapping[str, str]) -> Path | None:
     return here if here.is_file() else None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _text(file: Path) -> str:
     try:
-        return tomli.loads(file.read_bytes().decode("utf-8-sig"))
+        return file.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UsageError(
             "config-unreadable",
@@ -118,13 +119,18 @@ def _read(file: Path) -> dict[str, Any]:
             still_true="nothing was contacted or changed",
             next_step="save it as UTF-8",
         ) from error
+
+
+def _tables(name: str, text: str) -> dict[str, Any]:
+    try:
+        return tomli.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers and tables beyond what Python reads
         raise UsageError(
             "config-syntax",
-            f"{file}: {error}",
+            f"{name}: {error}",
             still_true="nothing was contacted or changed",
             next_step="expected: TOML, with names that hold dots or dashes in quotes (docs/configuration.md)"
-            + _java(file),
+            + _java(text),
         ) from error
 
 
@@ -132,13 +138,27 @@ _PROPERTY = re.compile(r"^[a-z]+(?:\.[a-z]+)+[ \t]*=[ \t]*[^\s\"'\[{].*$", re.MU
 """A line as properties files of Java clients have it: the value of a dotted name stands without quotes."""
 
 
-def _java(file: Path) -> str:
-    """Return the way from a properties file of a Java client to TOML, if the file has such lines."""
-    found = _PROPERTY.search(file.read_bytes().decode("utf-8", "replace"))
+def _java(text: str) -> str:
+    """Return the way from a properties file of a Java client to TOML, if the text has such lines."""
+    found = _PROPERTY.search(text)
     if found is None:
         return ""
     key, _, value = (part.strip() for part in found[0].partition("="))
     return f"; a line of a Java client's properties becomes, under [clusters.NAME]: {toml_line(key, value)}"
+
+
+class _File:
+    """The tables of a configuration file, and the line of each key."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.tables = _tables(name, text)
+        self._places = Places(text.replace("\r\n", "\n"))
+
+    def value(self, shown: str, value: Any, table: tuple[str, ...], key: str = "") -> RawValue:
+        """Return the value of a key, or of a whole table; a key's name may stand without quotes around its dots."""
+        paths = ((*table, key), (*table, *key.split("."))) if key else (table,)
+        return RawValue(shown, value, self.name, line=max(self._places.of(path).line for path in paths))
 
 
 class _Raw:
@@ -150,32 +170,35 @@ class _Raw:
         self.clusters: dict[str, dict[str, RawValue]] = {}
         self.admin: dict[str, dict[str, RawValue]] = {}
 
-    def take_file(self, tables: Mapping[str, Any], origin: str) -> None:
-        for section, table in tables.items():
+    def take_file(self, file: _File) -> None:
+        for section, table in file.tables.items():
+            given = file.value(section, table, (section,))
             if section not in _ALL:
-                raise _unknown_section(section, origin)
+                raise _unknown_section(section, given.place)
             if not isinstance(table, dict):
-                raise bad_value(RawValue(section, table, origin), f"a table, written [{section}]")
+                raise bad_value(given, f"a table, written [{section}]")
             if section == "clusters":
                 for name, keys in table.items():
-                    self._take_cluster(name, keys, origin)
+                    self._take_cluster(name, keys, file)
             else:
                 for key, value in table.items():
-                    self._put(section, key, RawValue(f"[{section}] {key}", value, origin))
+                    self._put(section, key, file.value(f"[{section}] {key}", value, (section,), key))
 
-    def _take_cluster(self, name: str, table: Any, origin: str) -> None:
+    def _take_cluster(self, name: str, table: Any, file: _File) -> None:
+        at = ("clusters", name)
         if not isinstance(table, dict):
-            raise bad_value(RawValue(f"clusters.{name}", table, origin), f"a table, written [clusters.{name}]")
+            raise bad_value(file.value(f"clusters.{name}", table, at), f"a table, written [clusters.{name}]")
         keys = self.clusters.setdefault(name, {})
         for key, value in flat(table, ("admin",)):
             if key != "admin":
-                keys[key] = self._resolved(RawValue(f"[clusters.{name}] {key}", value, origin))
+                keys[key] = self._resolved(file.value(f"[clusters.{name}] {key}", value, at, key))
                 continue
             if not isinstance(value, dict):
-                raise bad_value(RawValue(f"[clusters.{name}] admin", value, origin), f"a table [clusters.{name}.admin]")
+                given = file.value(f"[clusters.{name}] admin", value, at, key)
+                raise bad_value(given, f"a table [clusters.{name}.admin]")
             admin = self.admin.setdefault(name, {})
             for sub, one in flat(value, ()):
-                admin[sub] = self._resolved(RawValue(f"[clusters.{name}.admin] {sub}", one, origin))
+                admin[sub] = self._resolved(file.value(f"[clusters.{name}.admin] {sub}", one, (*at, key), sub))
 
     def take_environment(self) -> None:
         for variable in sorted(self.env):
@@ -215,7 +238,7 @@ class _Raw:
         if key not in known:
             raise UsageError(
                 "unknown-config-key",
-                f"{given.origin}: {given.key}: no such key{_of_another_section(section, key) or nearest(key, known)}",
+                f"{given.place}: {given.key}: no such key{_of_another_section(section, key) or nearest(key, known)}",
                 still_true="nothing was contacted or changed",
                 next_step=f"expected in [{section}]: {', '.join(sorted(known))}",
             )
@@ -230,12 +253,12 @@ class _Raw:
         return {given.key: given.origin for table in tables for given in table.values()}
 
 
-def _unknown_section(section: str, origin: str) -> UsageError:
+def _unknown_section(section: str, place: str) -> UsageError:
     of_cluster = section in {key.partition(".")[0] for key in CLUSTER_KEYS} or section in CLUSTER_KEYS
     hint = ": keys of a cluster stand under [clusters.NAME]" if of_cluster else nearest(section, _ALL)
     return UsageError(
         "unknown-config-section",
-        f"{origin}: no such section [{section}]{hint}",
+        f"{place}: no such section [{section}]{hint}",
         still_true="nothing was contacted or changed",
         next_step="expected: [clusters.NAME], " + ", ".join(f"[{name}]" for name in SECTIONS),
     )

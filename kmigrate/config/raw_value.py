@@ -22,6 +22,13 @@ class RawValue:
     origin: str
     text: bool = False
     """True if the value can only be text (environment, flag), so that '9092' may mean a number."""
+    line: int = 0
+    """The line of the key in its file, from 1; 0 for a value that stands in no file."""
+
+    @property
+    def place(self) -> str:
+        """The origin and the line, for a person."""
+        return f"{self.origin}, line {self.line}" if self.line else self.origin
 
 
 def bad_value(given: RawValue, expected: str, why: str = "") -> UsageError:
@@ -29,7 +36,7 @@ def bad_value(given: RawValue, expected: str, why: str = "") -> UsageError:
     found = why or f"found {shown(given.key, given.value)!r}"
     return UsageError(
         "bad-config-value",
-        f"{given.origin}: {given.key}: {found}",
+        f"{given.place}: {given.key}: {found}",
         still_true="nothing was contacted or changed",
         next_step=f"expected: {expected}",
     )
@@ -62,7 +69,7 @@ def resolve(given: RawValue, env: Mapping[str, str], folder: Path) -> RawValue:
     if kind == "env":
         if name not in env:
             raise bad_value(given, f"the environment variable {name} to be set", f"{name} is not set")
-        return RawValue(given.key, SecretText(env[name]), f"{given.origin} (environment {name})", text=True)
+        return RawValue(given.key, SecretText(env[name]), f"{given.origin} (environment {name})", True, given.line)
     if kind == "file":
         path = located(folder, name)
         try:
@@ -71,5 +78,5 @@ def resolve(given: RawValue, env: Mapping[str, str], folder: Path) -> RawValue:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise bad_value(given, "a readable file", f"{path} cannot be read: {reason}") from error
         secret.path = str(path)
-        return RawValue(given.key, secret, f"{given.origin} (file {path})", text=True)
+        return RawValue(given.key, secret, f"{given.origin} (file {path})", True, given.line)
     raise bad_value(given, forms, f"found a table with the key {kind!r}")

@@ -131,7 +131,7 @@ def no_kerberos(given: RawValue, why: str) -> UsageError:
     """Return the error for `GSSAPI`, the same for a cluster and for a router."""
     return UsageError(
         "kerberos-not-supported",
-        f"{given.origin}: {given.key}: GSSAPI: {why}",
+        f"{given.place}: {given.key}: GSSAPI: {why}",
         still_true="nothing was contacted or changed",
         next_step="give the brokers a listener with SCRAM-SHA-512, OAUTHBEARER or client certificates for "
         "kmigrate; the other clients can stay with Kerberos",

@@ -42,6 +42,23 @@ def assert_clean(run: Migration, *topics: str, but_for: str | None = None) -> No
     assert verdict.clean, f"{verdict.named}\n{run.logs()}"
 
 
+def promoted_once_copied(run: Migration) -> None:
+    """Promote the group while the mirror is dead and the group reads on: the promote waits for the copy."""
+    run.kill("mirror")
+
+    def is_behind() -> bool:
+        findings = run.does("group", "promote", "billing", "--plan")["findings"]
+        return "target-behind-group" in [each["ref"] for each in findings]
+
+    wait_until(is_behind, 30, "the group to read what is not copied")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KMIGRATE_PROMOTE__LAG_THRESHOLD", "0")
+        with run.doing("group", "promote", "billing", "--yes"):
+            time.sleep(3)
+            assert [each["phase"] for each in run.does("group", "list")["groups"]] == ["mirrored"]
+            run.start("mirror")
+
+
 def test_a_live_migration_ends_clean(migration: Migration) -> None:
     run = migration
     begin(run)
@@ -55,7 +72,11 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
     refused = run.cli("group", "promote", "billing", "--yes")
     assert (refused.code, refused.told["error"]) == (3, "members-on-source")
     run.traffic.roll("consumers", run.routers)
-    run.does("group", "promote", "billing", "--yes")
+    promoted_once_copied(run)
+    run.does("wait", "groups promoted", "billing")
+    assert run.does("wait", "lag <= 1000", "orders", "--timeout", "60")["seconds"] < 60
+    late = run.cli("wait", "topics promoted", "orders", "--timeout", "0.1")
+    assert (late.code, late.told["error"]) == (5, "wait-timed-out")
     time.sleep(1)
     run.does("promote", "orders", "--yes")
     time.sleep(2)  # This is the delivery timeout below.

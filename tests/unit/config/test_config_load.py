@@ -243,3 +243,19 @@ def test_a_file_that_is_no_text_says_what_is_true_and_what_to_do(tmp_path: Path)
     path.write_bytes(b"\xff")
     error = _error(path)
     assert (error.ref, bool(error.still_true), error.next_step) == ("config-syntax", True, "save it as UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[router]\n\nport = 'x'", "line 3: [router] port"),
+        ('[clusters.c]\n"bootstrap.servers" = "h:1"\n\n"client.id" = 5', "line 4: [clusters.c] client.id"),
+        ('[clusters.c]\nbootstrap.servers = "h:1"\nclient.id = 5', "line 3: [clusters.c] client.id"),
+        ('[clusters.c]\r\nbootstrap.servers = "h:1"\r\nclient.idd = "x"', "line 3: [clusters.c] client.idd"),
+        ("# a comment\n[ruoter]\nport = 1", "line 2: no such section"),
+        ('[clusters.c]\nbootstrap.servers = { env = "NOWHERE" }', "line 2: [clusters.c] bootstrap.servers"),
+    ],
+)
+def test_a_mistake_in_a_file_names_its_line(text: str, place: str, write: Write) -> None:
+    path = write(text)
+    assert _error(path).what.startswith(f"{path}, {place}")
