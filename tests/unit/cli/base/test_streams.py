@@ -296,7 +296,8 @@ def test_what_happened_is_cut_between_words_where_a_terminal_is_narrow_and_what_
         raise Refused("a-guard", words, still_true=f"all of {words}", next_step=call)
 
     run_to_end(Call(), fails)
-    lines = seen(terminal)
+    *lines, last = seen(terminal)
+    assert last == "  more: kmigrate explain a-guard"
     assert lines[-1] == f"  next: {call}"
     assert all(len(line) <= 40 for line in lines[:-1])
     told = " ".join(line.strip() for line in lines[:-1])

@@ -176,7 +176,7 @@ def test_errors_notes_and_lines_of_engines_show_a_name_as_it_is(name: str, monke
     told = shown(act, monkeypatch, terminal=False)
     assert not acting(told)
     assert told.count(one_line(name)) >= 6
-    assert told.count("\n") == 6
+    assert told.count("\n") == 8
     shown(act, monkeypatch, terminal=True)
 
 
