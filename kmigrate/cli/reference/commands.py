@@ -25,6 +25,9 @@ something take `--plan`, which changes nothing; `promote`, `group promote`, `top
 `router forget`, `link finish` and `link delete` ask on a terminal and need `--yes` elsewhere (`promote --cancel` does
 not ask).
 
+`--config`, `--target`, `--json` and `--debug` may also stand before the verb. The last line of an error is the command
+that explains the error's reference ([errors.md](errors.md)).
+
 ## Exit codes
 
 | code | meaning |
