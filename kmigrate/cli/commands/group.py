@@ -19,6 +19,7 @@ from kmigrate.cli.views.tables import groups_table
 from kmigrate.errors import Refused
 from kmigrate.model.nearest import name_hint
 from kmigrate.model.record_json import encode_record
+from kmigrate.model.words import advised
 from kmigrate.workflow import verbs
 from kmigrate.workflow.status.snapshot import snapshot
 
@@ -101,7 +102,8 @@ async def promote(
         made = await proposal.carry_out()
         if no_wait:
             return plan_answer(made)
-        with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON):
+        way_on = advised("wait 'groups promoted'", name, *groups)
+        with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON, way_on):
             if made.changes:
                 await need_controller(call, connections, timeout)
             with watched(call, connections, name, "group", groups) as say:

@@ -134,7 +134,8 @@ async def promote(
             return plan_answer(made)
         groups = [record.group for record in verbs.coupled_groups(connections.log.state, name, topics)]
         back = advised("promote --cancel", name, *topics)
-        way_on = f"kmigrate status --watch; to take it back while it waits: {back}"
+        again = advised("wait 'topics promoted'", name, *topics)
+        way_on = f"{again}; to take it back while it waits: {back}"
         with interruptible(f"the promote of {', '.join(topics)}", CONTROLLER_GOES_ON, way_on):
             if looked.changes:
                 await need_mirror(call, connections, name, timeout)

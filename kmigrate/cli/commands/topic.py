@@ -41,6 +41,7 @@ from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.nearest import name_hint
 from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import CopyEngine, TopicRecord
+from kmigrate.model.words import advised
 from kmigrate.verify.compare import MASTER
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
@@ -128,7 +129,8 @@ async def mirror(
         made = dataclasses.replace(made, changes=(*made.changes, *engined))
         if no_wait:
             return plan_answer(made)
-        with interruptible(f"{', '.join(topics)} to be mirroring", "the mirror goes on with it"):
+        way_on = advised("wait 'topics mirroring'", name, *topics)
+        with interruptible(f"{', '.join(topics)} to be mirroring", "the mirror goes on with it", way_on):
             if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(connections, name, topics)):
                 await need_mirror(call, connections, name, timeout)
             with watched(call, connections, name, "topic", topics) as say:

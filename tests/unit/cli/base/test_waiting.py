@@ -33,19 +33,35 @@ PROMOTING = GroupRecord("l", "g", GroupPhase.PROMOTING, 1)
 
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize(
-    ("words", "what", "next_step"),
+    ("words", "what", "goes_on", "next_step"),
     [
         (
             ["promote", "t"],
             "stopped waiting for the promote of t",
-            "kmigrate status --watch; to take it back while it waits: kmigrate promote --cancel --link l t",
+            "it goes on: the controller carries it out",
+            (
+                "kmigrate wait 'topics promoted' --link l t; "
+                "to take it back while it waits: kmigrate promote --cancel --link l t"
+            ),
         ),
-        (["group", "promote", "g"], "stopped waiting for the promote of group g", "kmigrate status --watch"),
+        (
+            ["group", "promote", "g"],
+            "stopped waiting for the promote of group g",
+            "it goes on: the controller carries it out",
+            "kmigrate wait 'groups promoted' --link l g",
+        ),
+        (
+            ["topic", "mirror", "early"],
+            "stopped waiting for early to be mirroring",
+            "the mirror goes on with it",
+            "kmigrate wait 'topics mirroring' --link l early",
+        ),
     ],
 )
-def test_ctrl_c_ends_the_wait_for_a_promote_and_says_that_the_promote_goes_on(
+def test_ctrl_c_ends_a_wait_and_says_that_the_work_goes_on_and_how_to_wait_again(
     words: list[str],
     what: str,
+    goes_on: str,
     next_step: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -57,17 +73,18 @@ def test_ctrl_c_ends_the_wait_for_a_promote_and_says_that_the_promote_goes_on(
     @asynccontextmanager
     async def opened(_: Call) -> AsyncIterator[Any]:
         asyncio.get_running_loop().call_later(0.02, signal.raise_signal, signal.SIGINT)
-        log = MemoryLog(LINK, PENDING, PROMOTING)
+        log = MemoryLog(LINK, PENDING, PROMOTING, replace(PENDING, topic="early", phase=TopicPhase.ALIGNING))
         yield SimpleNamespace(log=log, source=source, waits_for=lambda _: "")
 
     config = tmp_path / "kmigrate.toml"
     config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
     monkeypatch.setattr(Call, "connections", opened)
-    code = main([*words, "--config", str(config), "--json", "--yes", "--timeout", "5"])
+    yes = [] if "mirror" in words else ["--yes"]
+    code = main([*words, "--config", str(config), "--json", "--timeout", "5", *yes])
     told = json.loads(capsys.readouterr().out)
     assert (code, told["error"], told["exit_code"]) == (Exit.INTERRUPTED, "interrupted", 130)
     assert told["what"] == what
-    assert told["still_true"].startswith("it goes on: the controller carries it out")
+    assert told["still_true"].startswith(goes_on)
     assert told["next"] == next_step
 
 
