@@ -8,6 +8,7 @@ from functools import partial
 
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode
+from kmigrate.model.nearest import nearest
 from kmigrate.model.patterns import NamePattern, check_expression, chosen_groups, chosen_topics
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord
@@ -88,7 +89,8 @@ async def forget_patterns(
     if unknown:
         raise Refused(
             "unknown-expression",
-            f"link {link.name} has no {noun} expression {unknown[0]!r}; it has: "
+            f"link {link.name} has no {noun} expression {unknown[0]!r}"
+            f"{nearest(unknown[0], (pattern.include for pattern in known))}; it has: "
             + (", ".join(repr(pattern.include) for pattern in known) or "none"),
             still_true="nothing was changed",
             next_step=f"kmigrate {noun} patterns --link {link.name}",

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable
 
 from kmigrate.errors import Refused
+from kmigrate.model.nearest import nearest
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import RouterRecord, StrayRecord
 from kmigrate.model.registered import already_runs
@@ -117,7 +118,7 @@ def _known(state: State, name: str) -> tuple[RouterRecord | None, StrayRecord | 
         names = {router.name for router in state.routers()} | {left.name for left in state.strays()}
         raise Refused(
             "unknown-router",
-            f"no router {name} is registered; routers: {', '.join(sorted(names)) or 'none'}",
+            f"no router {name} is registered{nearest(name, names)}; routers: {', '.join(sorted(names)) or 'none'}",
             still_true="nothing was changed",
             next_step="kmigrate status",
         )
