@@ -17,6 +17,7 @@ import pytest
 from kmigrate.cli.app import main
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.exits import Exit
+from kmigrate.cli.base.output import Waiting
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import ControllerPresence
 from kmigrate.model.records import TopicRecord
@@ -83,6 +84,26 @@ def test_the_wait_ends_when_the_condition_comes_true(
     monkeypatch.setattr(waiting, "snapshot", look)
     assert said("lag <= 10", "orders")[0] == Exit.OK
     assert len(looks) == 3
+
+
+def test_a_terminal_shows_the_number_that_is_waited_for_and_a_pipe_shows_nothing(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lags, texts = [700, 500, 0], []
+
+    async def look(*_: Any, **__: Any) -> Snapshot:
+        return _shot(log, lag=lags.pop(0))
+
+    monkeypatch.setattr(waiting, "snapshot", look)
+    monkeypatch.setattr(Waiting, "say", lambda _, text: texts.append(text))
+    assert main(["wait", "lag <= 10", "orders"]) == Exit.OK
+    assert texts == [
+        f"waiting for lag <= 10: topic orders lags {lag} records (at most 10 wanted); 120 s until this wait ends"
+        for lag in (700, 500)
+    ]
+    said = capsys.readouterr()
+    assert said.out.startswith("✓ lag <= 10, after ")
+    assert said.err == ""
 
 
 def test_a_wait_that_is_over_names_what_it_waited_for_and_the_number(
