@@ -113,12 +113,13 @@ check: $(READY) ## lint, format, types and import contracts
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: docs
-docs: $(READY) ## the references of commands, metrics and APIs, from the code itself (a test checks that they are current)
+docs: $(READY) ## the references, made from the code itself, and all pages as a site in build/site; a warning is an error
 	$(BIN)/python -m kmigrate.cli.reference.commands > docs/cli.md
 	$(BIN)/python -m kmigrate.cli.reference.errors > docs/errors.md
 	$(BIN)/python -m kmigrate.cli.reference.metrics docs/metrics.md
 	$(BIN)/python -m kmigrate.cli.reference.apis docs/apis.md
 	$(BIN)/python -m kmigrate.cli.reference.lane_states docs/mirror.md
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
 
 .PHONY: setup
 setup: $(READY) ## the virtual environment alone

@@ -87,7 +87,7 @@ def _misused(given: list[str], kind: str, message: str, context: object) -> int:
             "not-in-this-version",
             f"{words}: this version lacks this feature: {absent.feature}",
             still_true=usage.still_true,
-            next_step=f"{absent.instead}; README.md lists what is not in this version",
+            next_step=f"{absent.instead}; docs/promises.md lists what is not in this version",
         )
 
     def complain() -> None:

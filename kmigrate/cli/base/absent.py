@@ -14,7 +14,7 @@ class Absent:
     """A feature that this version lacks, and what this version offers for the same purpose."""
 
     feature: str
-    """The feature's name in README's list of missing features."""
+    """The feature's name in the list of missing features (docs/promises.md)."""
     instead: str
 
 

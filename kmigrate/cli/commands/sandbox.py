@@ -53,6 +53,8 @@ _OLDEST = (2, 8)
 """The oldest Kafka that kmigrate supports (`cluster.requests`) and that starts on the Java that kmigrate needs."""
 _OLDEST_SECURE = (3, 5)
 """The oldest Kafka whose brokers have SCRAM users without a ZooKeeper (KIP-900)."""
+_RETRIED_S = 10
+"""Seconds after a flip until the sandbox's clients repeat no write: all brokers are on this machine."""
 _PRELOAD = "preload.jsonl"
 _HISTORY = "history.jsonl"
 
@@ -90,6 +92,7 @@ def config_text(
         f'[clusters.source]\n"bootstrap.servers" = "{source}"\n{logins[0]}\n'
         f'[clusters.target]\n"bootstrap.servers" = "{target}"\n{logins[1]}\n'
         f'[router]\nhost = "127.0.0.1"\nport = {router_port}\n{listeners}\n'
+        f"[finish]\ndelivery_timeout_s = {_RETRIED_S}  # of the sandbox's clients; producers elsewhere: 120\n\n"
         f"{LITTLE_ROOM}\n"
         '[defaults]\ntarget = "target"\n'
     )

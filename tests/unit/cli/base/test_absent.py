@@ -1,4 +1,4 @@
-"""Tests that a verb or an option of a missing feature is refused by name, and that README lists each such feature."""
+"""Tests that a verb or an option of a missing feature is refused by name, and that the docs list each such feature."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer.main
 from kmigrate.cli.app import app, main
 from kmigrate.cli.base.absent import ABSENT
 
-README = Path(__file__).parents[4] / "README.md"
+PROMISES = Path(__file__).parents[4] / "docs" / "promises.md"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_verb_or_option_of_a_missing_feature_is_refused_by_name(
         "not-in-this-version",
         f"{asked}: this version lacks this feature: {feature}",
     )
-    assert "README.md" in told["next"]
+    assert "docs/promises.md" in told["next"]
 
 
 @pytest.mark.parametrize("words", [["promte", "orders"], ["promote", "orders", "--frobnicate"], ["topic", "rollback"]])
@@ -44,8 +44,8 @@ def test_any_other_unknown_word_is_a_usage_error(words: list[str], capsys: pytes
     assert json.loads(capsys.readouterr().out)["error"] == "usage"
 
 
-def test_readme_names_each_missing_feature_and_its_words() -> None:
-    section = README.read_text(encoding="utf-8").partition("## Not in this version")[2].partition("\n## ")[0]
+def test_the_docs_name_each_missing_feature_and_its_words() -> None:
+    section = PROMISES.read_text(encoding="utf-8").partition("## Not in this version")[2].partition("\n## ")[0]
     text = re.sub(r"\s+", " ", section)
     spoken = {"revert", "failback", "demote", "--target-lost", "--no-way-back"}
     for words, absent in ABSENT.items():
