@@ -1,4 +1,4 @@
-"""Commands that the pages show: in fenced blocks, and in code within sentences."""
+"""Commands that the pages show: in blocks, and in code within sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page."""
+    """A fenced or indented block of a page."""
 
     page: Path
     line: int
@@ -43,10 +43,10 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Yield the fenced blocks of a page."""
+    """Yield the fenced and the indented blocks of a page."""
     before = ""
     for token in _MARKDOWN.parse(page.read_text(encoding="utf-8")):
-        if token.type == "fence" and token.map is not None:
+        if token.type in ("fence", "code_block") and token.map is not None:
             language = token.info.split(" ")[0]
             yield Block(page, token.map[0] + 1, language, token.content, before == OTHER_SYSTEM)
         before = token.content.strip()
