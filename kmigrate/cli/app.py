@@ -28,6 +28,7 @@ from kmigrate.cli.commands import (
     verify,
     wait,
 )
+from kmigrate.cli.guide import guide, init
 from kmigrate.errors import UsageError
 
 __all__ = ["app", "main"]
@@ -45,13 +46,26 @@ for _sub in (finish.app, topic.app, group.app, offsets.app, run.mirror_app, run.
     app.add_typer(_sub)
 app.add_typer(sandbox.app)
 app.add_typer(playbook.app)
-for _single in (promote.app, run.app, status.app, wait.app, verify.app, plan.app, doctor.app, explain.app):
+for _single in (
+    init.app,
+    guide.app,
+    promote.app,
+    run.app,
+    status.app,
+    wait.app,
+    verify.app,
+    plan.app,
+    doctor.app,
+    explain.app,
+):
     app.registered_commands += _single.registered_commands
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return an exit code of `kmigrate.cli.base.exits`."""
     given = behind_verb(sys.argv[1:] if arguments is None else arguments)
+    if not given and sys.stdin.isatty() and sys.stdout.isatty():
+        given = ["guide"]
     try:
         return int(app(given, prog_name="kmigrate", standalone_mode=False) or Exit.OK)
     except (typer.Abort, KeyboardInterrupt):

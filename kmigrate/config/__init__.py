@@ -12,4 +12,5 @@ ends the command with place, key and expected form. Only a router reads `listene
     secret_text  values that are never shown
     listen       HOST:PORT
     java_names   the hint for a name of Kafka's Java clients
+    java_properties         the property file of a Java client as keys of [clusters.NAME]
 """

@@ -31,7 +31,6 @@ ABSENT: Mapping[str, Absent] = {
     "rehearse": Absent("rehearsal", "each changing verb looks first and changes nothing with --plan"),
     "stragglers": Absent("list of stragglers", "kmigrate status and kmigrate promote --plan name them"),
     "report": Absent("reports of single promotes", "kmigrate status --json; pages of kmigrate verify (docs/parity.md)"),
-    "init": Absent("questions that write a configuration", "docs/configuration.md has an example to copy"),
     "link alter": Absent("settings of a link", "settings of the mirror stand in [mirror] of kmigrate.toml"),
     "--auto": Absent(
         "automatic group promote", "kmigrate group promote GROUP, once status shows no member at the source any more"

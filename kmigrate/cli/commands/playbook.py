@@ -46,7 +46,7 @@ from kmigrate.workflow.playbook.steps import (
 )
 from kmigrate.workflow.playbook.waiting import judge
 
-__all__ = ["CALLS", "app", "parameter_of", "plan", "run"]
+__all__ = ["CALLS", "act", "app", "holds_now", "parameter_of", "plan", "run"]
 
 app = typer.Typer(name="playbook", help="Migrations written down as steps.", no_args_is_help=True)
 
@@ -214,7 +214,7 @@ def _one(call: Call, step: Step, count: int) -> None:
             still_true="the steps before it stand",
             next_step="run the playbook again, with its output to where it stays: it goes on here",
         )
-    result, view = _act(call, step)
+    result, view = act(call, step)
     if not call.json:
         if view is not None:
             call.out.show(view)
@@ -224,7 +224,8 @@ def _one(call: Call, step: Step, count: int) -> None:
     call.out.line({**_step_json(step), "outcome": outcome, "seconds": seconds, "result": result}, "")
 
 
-def _act(call: Call, step: Step) -> tuple[Mapping[str, Any], RenderableType | None]:
+def act(call: Call, step: Step) -> tuple[Mapping[str, Any], RenderableType | None]:
+    """Carry out a step, and return its result as JSON and as a view."""
     match step:
         case RunStep():
             return _run_verb(call, step)
@@ -265,7 +266,7 @@ def _called(call: Call, step: RunStep) -> Answer:
 
 def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableType | None]:
     """Run a command; with --json the command's output goes to stderr, because stdout belongs to the result."""
-    if step.unless is not None and asyncio.run(_holds(call, step.unless, step.scope)):
+    if step.unless is not None and asyncio.run(holds_now(call, step.unless, step.scope)):
         return {"skipped": step.unless.text}, Text(f"  skipped: {step.unless.text}", style="dim")
     words = list(step.command)
     if words[0] == "kmigrate":
@@ -347,7 +348,7 @@ def _exec_failed(step: ExecStep, why: str) -> Failed:
     )
 
 
-async def _holds(call: Call, condition: Condition, scope: Scope) -> bool:
+async def holds_now(call: Call, condition: Condition, scope: Scope) -> bool:
     """Return whether a condition holds now; a target without a state log fulfils no condition."""
     try:
         async with call.connections() as connections:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.brokers import advertised_faults
+from kmigrate.cluster.brokers import advertised_faults, refuse_unreachable_brokers
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.producer_expiration import ONE_AT_A_TIME, short_memory
 from kmigrate.cluster.requests import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
+from kmigrate.model.ids import is_internal
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import ApiKey, entity
@@ -21,7 +25,7 @@ from kmigrate.workflow.base.broker_settings import BrokerSettings, read_settings
 from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 from kmigrate.workflow.verbs import state_findings
 
-__all__ = ["probe_cluster", "probe_settings"]
+__all__ = ["ClusterIdentity", "identify_cluster", "probe_cluster", "probe_settings"]
 
 _SECONDS = 12.0
 _STRAYS_S = 4.0
@@ -62,17 +66,51 @@ _ABILITIES = (
 """APIs with the reference of their finding, and what a cluster can do with and without each."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterIdentity:
+    """The answer to a first connection: which cluster answers."""
+
+    cluster_id: str
+    brokers: int
+    version: str
+    topics: int
+    """Topics that can be mirrored."""
+
+
+async def identify_cluster(settings: ClusterSettings) -> ClusterIdentity:
+    """Return which cluster answers at an address; raise if no broker answers, or a broker's own address leads nowhere.
+
+    A broker that cannot be reached at its advertised address is refused: no copy would come from there.
+    """
+    async with _within_seconds(settings) as client:
+        metadata = await client.refresh()
+        await refuse_unreachable_brokers(client)
+        _, level = await _apis(client)
+        topics = sum(not is_internal(name) for name in metadata.topics)
+        return ClusterIdentity(metadata.cluster_id, len(metadata.brokers), _version(level), topics)
+
+
 async def probe_cluster(settings: ClusterSettings) -> list[Finding]:
     """Return the findings about a cluster; raise Unreachable if the cluster does not answer at all."""
+    async with _within_seconds(settings) as client:
+        return await _probe(client)
+
+
+@asynccontextmanager
+async def _within_seconds(settings: ClusterSettings) -> AsyncIterator[ClusterClient]:
     try:
         async with asyncio.timeout(_SECONDS), ClusterClient(settings) as client:
-            return await _probe(client)
+            yield client
     except TimeoutError:
         raise Unreachable(
             "cluster-unreachable",
             f"cluster {settings.name} ({settings.bootstrap_servers}) did not answer within {_SECONDS:g} s",
             next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
         ) from None
+
+
+def _version(level: int) -> str:
+    return _METADATA_VERSIONS.get(level, f"metadata.version {level}") if level >= 0 else "unknown version (no KRaft)"
 
 
 async def probe_settings(settings: ClusterSettings) -> BrokerSettings:
@@ -88,10 +126,8 @@ async def probe_settings(settings: ClusterSettings) -> BrokerSettings:
 async def _probe(client: ClusterClient) -> list[Finding]:
     metadata = await client.refresh([])
     apis, level = await _apis(client)
-    version = _METADATA_VERSIONS.get(level, f"metadata.version {level}") if level >= 0 else "unknown version (no KRaft)"
-    found = [
-        ok("cluster-answers", f"{len(metadata.brokers)} broker(s), Kafka {version}, cluster id {metadata.cluster_id}")
-    ]
+    answer = f"{len(metadata.brokers)} broker(s), Kafka {_version(level)}, cluster id {metadata.cluster_id}"
+    found = [ok("cluster-answers", answer)]
     faults = await advertised_faults(client)
     found += [refuse("advertised-unreachable", fault.text, fault.next_step) for fault in faults]
     if faults:  # the other probes contact the brokers at these addresses

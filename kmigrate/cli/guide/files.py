@@ -1,0 +1,52 @@
+"""Writes new files, all or none: a file appears whole, and an existing file stays unless a person said otherwise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+__all__ = ["write_files"]
+
+_ALL_MAY_READ = 0o644
+
+
+def write_files(texts: Mapping[Path, str], *, private: Iterable[Path] = (), overwrite: bool) -> None:
+    """Write the texts; raise FileExistsError or OSError with nothing written. Only the owner reads private files."""
+    hidden = frozenset(private)
+    parts: dict[Path, Path] = {}
+    published: list[Path] = []
+    try:
+        for path, text in texts.items():
+            parts[path] = _written_part(path, text, 0o600 if path in hidden else _ALL_MAY_READ)
+        for path, part in parts.items():
+            if overwrite:
+                part.replace(path)
+            else:
+                path.hardlink_to(part)  # fails if the file exists by now
+                published.append(path)
+    except OSError:
+        _remove(published)
+        raise
+    finally:
+        _remove(parts.values())
+
+
+def _written_part(path: Path, text: str, mode: int) -> Path:
+    """Write a text beside its place, and return the path."""
+    path.parent.mkdir(mode=0o755 if mode == _ALL_MAY_READ else 0o700, parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as sink:
+            sink.write(text)
+            sink.flush()
+            os.fsync(sink.fileno())
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    return part
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,154 @@
+"""Carries out the steps of an itinerary one by one: look, ask, act, and stop between steps wherever a person likes.
+
+Each step is a step of a playbook and calls the verb itself. Before a verb acts, the guide shows the verb's own plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from kmigrate.cli.base import wizard
+from kmigrate.cli.base.call import Call
+from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.words import Text
+from kmigrate.cli.commands.playbook import CALLS, act, holds_now, parameter_of
+from kmigrate.cli.guide.itinerary import Choices, command_of, step_json
+from kmigrate.errors import Interrupted, KmigrateError, UsageError
+from kmigrate.workflow.playbook.conditions import Scope, parse_condition
+from kmigrate.workflow.playbook.steps import Step
+
+__all__ = ["Journey"]
+
+_NO_PLAN = frozenset({"verify"})
+"""Verbs that change nothing, and so have no plan."""
+_STOP = "stop here"
+
+
+class _Stopped(Exception):
+    """Raised when the person stops before a step."""
+
+
+@dataclass
+class Journey:
+    """The steps of one migration, and how they are carried out."""
+
+    call: Call
+    choices: Choices
+    steps: Sequence[Mapping[str, Any]]
+    parsed: Sequence[Step]
+    """The same steps as a playbook's parser reads them."""
+    asks: bool
+    """True if a person confirms each step."""
+    moved: bool
+    """True if the person has said beforehand that all clients have moved."""
+    go_on: str
+    """The command that goes on after a stop."""
+    clients_now: Callable[[], Text]
+    """Returns a line about clients that are not at a router yet."""
+
+    def run(self, first: int = 0, last: int | None = None) -> bool:
+        """Carry out the steps from `first` up to `last`; return False if the person stopped between two steps."""
+        at = first
+        try:
+            for at in range(first, len(self.steps) if last is None else last):
+                self._one(at)
+        except _Stopped:
+            self._say_stopped(at)
+            return False
+        except (KeyboardInterrupt, asyncio.CancelledError, typer.Abort, Interrupted) as stop:
+            raise self._interrupted(at, stop) from None
+        return True
+
+    def _one(self, at: int) -> None:
+        step = self.steps[at]
+        self._head(at)
+        while True:
+            try:
+                if "approve" in step:
+                    self._approve(step)
+                elif "run" not in step or self._agreed(step):
+                    self._act(at)
+                return
+            except Interrupted:
+                raise
+            except KmigrateError as error:
+                if not self.asks:
+                    error.still_true = "; ".join(filter(None, (error.still_true, "the steps before this step stand")))
+                    raise
+                self.call.out.error(error)
+                self._choose("The step did not succeed. How do you go on?", "try the step again")
+
+    def _act(self, at: int) -> None:
+        result, view = act(self.call, self.parsed[at])
+        if self.call.json:
+            fields = step_json(at + 1, self.steps[at], self.choices.link)
+            self.call.out.line({**fields, "result": result}, "")
+        elif view is not None:
+            self.call.out.show(view)
+
+    def _head(self, at: int) -> None:
+        if self.call.json:
+            return
+        command = command_of(self.steps[at], self.choices.link)
+        title = Text(f"Step {at + 1} of {len(self.steps)}: {self.steps[at]['title']}", style="bold")
+        self.call.out.show(title)
+        if command:
+            self.call.out.show(Text(f"  $ {command}", style="cyan"), as_it_is=True)
+
+    def _agreed(self, step: Mapping[str, Any]) -> bool:
+        """Show the verb's plan and ask; a verb without a change left needs no answer."""
+        looked = None if step["run"] in _NO_PLAN else self._look(step)
+        if looked is not None and not looked.json.get("changes"):
+            return True
+        if looked is not None and not self.call.json:
+            self.call.out.show(looked.view)
+        if self.asks:
+            self._choose("Run this step?", "run")
+        return True
+
+    def _look(self, step: Mapping[str, Any]) -> Answer:
+        options = {parameter_of(key): value for key, value in step.items() if key not in ("run", "title")}
+        if step["run"] != "link create":
+            options["link" if step["run"] != "link finish" else "name"] = self.choices.link
+        result = CALLS[step["run"]](self.call, **options, plan=True)
+        answer: Answer = asyncio.run(result) if inspect.iscoroutine(result) else result
+        return answer
+
+    def _approve(self, step: Mapping[str, Any]) -> None:
+        scope = Scope(self.choices.link, tuple(step.get("topics", ())), tuple(step.get("groups", ())))
+        done = parse_condition(step["unless"])
+        if done is not None and asyncio.run(holds_now(self.call, done, scope)):
+            return
+        if self.asks:
+            self.call.out.show(self.clients_now())
+            self._choose(step["approve"], "yes, go on")
+        elif not self.moved:
+            raise UsageError(
+                "needs-yes",
+                f"this needs a yes, and there is no terminal to ask on: {step['approve']}",
+                still_true="the steps before this step stand",
+                next_step=f"restart the clients, then: {self.go_on} --clients-moved",
+            )
+
+    def _choose(self, question: str, go: str) -> None:
+        if wizard.choose(question, [(go, False), (_STOP, True)]):
+            raise _Stopped
+
+    def _say_stopped(self, at: int) -> None:
+        self.call.out.show(Text(f"Stopped before step {at + 1}. The steps before step {at + 1} stand."))
+        self.call.out.show(Text.assemble(("to go on: ", "dim"), self.go_on), as_it_is=True)
+
+    def _interrupted(self, at: int, stop: BaseException) -> Interrupted:
+        still = stop.still_true if isinstance(stop, Interrupted) else ""
+        return Interrupted(
+            "interrupted",
+            f"stopped in step {at + 1} ({self.steps[at]['title']})",
+            still_true="; ".join(filter(None, (still, "the steps before this step stand"))),
+            next_step=self.go_on,
+        )

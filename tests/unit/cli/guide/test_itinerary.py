@@ -1,0 +1,56 @@
+"""The steps for chosen topics and groups: a playbook that parses, and commands that the command line understands."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from kmigrate.cli.guide.itinerary import Choices, command_of, steps_of
+
+_ALL = Choices("blue", "old", "new", ("orders", "pay ments"), ("billing",), "./roll p", "./roll c", verify=True)
+
+
+def commands(choices: Choices) -> list[str]:
+    return [command_of(step, choices.link) for step in steps_of(choices)]
+
+
+def test_groups_move_before_topics_and_producers_move_first() -> None:
+    assert commands(_ALL) == [
+        "kmigrate link create --source old --target new blue",
+        "kmigrate wait --link blue --timeout 600 'mirror running'",
+        "kmigrate wait --timeout 600 'router running'",
+        "kmigrate wait --timeout 600 'controller running'",
+        "kmigrate topic mirror --link blue orders 'pay ments'",
+        "kmigrate group mirror --link blue billing",
+        "./roll p",
+        "kmigrate wait --link blue --timeout 86400 'lag <= 1000' orders 'pay ments'",
+        "./roll c",
+        "kmigrate group promote --link blue billing",
+        "kmigrate promote --link blue orders 'pay ments'",
+        "kmigrate verify --link blue orders 'pay ments'",
+    ]
+
+
+def test_without_groups_and_verify_their_steps_are_left_out() -> None:
+    verbs = [step.get("run") for step in steps_of(replace(_ALL, groups=(), verify=False))]
+    assert [verb for verb in verbs if verb] == ["link create", "topic mirror", "promote"]
+
+
+def test_without_a_command_a_person_approves_that_clients_have_moved() -> None:
+    steps = steps_of(replace(_ALL, roll_producers="", roll_consumers=""))
+    approved = [(step["approve"], step["unless"]) for step in steps if "approve" in step]
+    assert approved == [
+        (
+            "Have all producers of these topics restarted with the router's address as bootstrap.servers?",
+            "topics promoted",
+        ),
+        (
+            "Have all consumers of these groups restarted with the router's address as bootstrap.servers?",
+            "groups promoted",
+        ),
+    ]
+
+
+def test_names_that_look_like_flags_stay_names() -> None:
+    words = shlex.split(commands(replace(_ALL, topics=("-x", "$HOME")))[4])
+    assert words == ["kmigrate", "topic", "mirror", "--link", "blue", "--", "-x", "$HOME"]
