@@ -7,6 +7,6 @@ A command gets a call (`base.call`), runs a verb or an engine, and shows a view;
     views      model values as tables and texts
     process    the engines of one process
     commands   one file per command, and what only commands need
-    guide    the first configuration by questions, and a migration step by step
+    guide      the first configuration by questions, and a migration step by step
     reference  generated pages of docs
 """
