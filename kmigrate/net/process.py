@@ -27,7 +27,20 @@ def has_ended(named: str) -> bool:
     if not machine or machine != _machine() or not pid.isdecimal():
         return False
     state, start = _state_and_start(int(pid))
+    if not start and _runs(int(pid)):
+        return False
     return start != rest or state in _ENDED_STATES
+
+
+def _runs(pid: int) -> bool:
+    """Return whether the kernel knows the process id: `/proc` may hide processes of other users (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _machine() -> str:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from kmigrate.net import process
 from kmigrate.net.process import has_ended, this_process
 
 _TELL = "import sys; from kmigrate.net.process import this_process; print(this_process(), flush=True); sys.stdin.read()"
@@ -40,3 +44,20 @@ def test_nothing_is_known_of_processes_of_another_machine_or_container() -> None
     assert not has_ended(f"other-boot/{rest.rpartition('/')[0]}/0")
     assert not has_ended("")
     assert not has_ended(f"{boot}//{start}")
+
+
+def test_a_process_that_the_system_hides_has_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hidepid` and systemd's ProtectProc hide the processes of other users; only the kernel knows these ids."""
+    named, _, start = this_process().rpartition("/")
+    hiding = tmp_path / "proc"
+    (hiding / "sys/kernel/random").mkdir(parents=True)
+    (hiding / "sys/kernel/random/boot_id").write_text(named.split("/")[0], encoding="ascii")
+    (hiding / "self/ns").mkdir(parents=True)
+    (hiding / "self/ns/pid").symlink_to(named.split("/")[1])
+    monkeypatch.setattr(process, "_PROC", hiding)
+    assert not has_ended(f"{named}/{start}")
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    machine = named.rpartition("/")[0]
+    assert has_ended(f"{machine}/{child.pid}/{start}")
+    assert has_ended(f"{machine}/99999999999999999999/{start}")
