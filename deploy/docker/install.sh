@@ -1,16 +1,25 @@
 #!/bin/sh
-# Installs the wheel of /dist into /opt/kmigrate, with the versions and hashes of requirements.lock.
+# Installs the wheel of /dist into /opt/kmigrate, with the versions of requirements.lock; each file's hash must be there.
 # Arguments: extras of the package, for example `verify`.
 set -eu
 : "${DIST:=/dist}" "${INTO:=/opt/kmigrate}" "${LOCK:=requirements.lock}"
 
 wheel=$(echo "$DIST"/kmigrate-*.whl)
 extras=$(IFS=,; echo "$*")
-hash=$(sha256sum "$wheel" | cut -d ' ' -f 1)
-wanted=$(mktemp)
-echo "kmigrate${extras:+[$extras]} @ file://$wheel --hash=sha256:$hash" > "$wanted"
+wanted="kmigrate${extras:+[$extras]} @ file://$wheel"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
 [ -x "$INTO/bin/python" ] || python -m venv "$INTO"
-"$INTO/bin/python" -m pip install --no-cache-dir --disable-pip-version-check --no-compile \
-    --requirement "$wanted" --constraint "$LOCK"
-rm "$wanted"
+pip() {
+    "$INTO/bin/python" -m pip --quiet --no-cache-dir --disable-pip-version-check "$@"
+}
+
+grep -oE '^[A-Za-z0-9._-]+==[^ ;]+' "$LOCK" > "$work/versions"
+pip download --dest "$work/files" --constraint "$work/versions" "$wanted"
+rm "$work/files/$(basename "$wheel")"
+for file in "$work"/files/*; do
+    hash=$(sha256sum "$file" | cut -d ' ' -f 1)
+    grep -q "sha256:$hash" "$LOCK" || { echo "not a file of $LOCK: $(basename "$file")" >&2; exit 1; }
+done
+pip install --no-compile --no-index --find-links "$work/files" "$wanted"
