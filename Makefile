@@ -119,6 +119,7 @@ docs: $(READY) ## the references, made from the code itself, and all pages as a 
 	$(BIN)/python -m kmigrate.cli.reference.metrics docs/metrics.md
 	$(BIN)/python -m kmigrate.cli.reference.apis docs/apis.md
 	$(BIN)/python -m kmigrate.cli.reference.lane_states docs/mirror.md
+	$(BIN)/python -m kmigrate.cli.reference.dashboard > deploy/grafana/kmigrate.json
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
 
 .PHONY: setup

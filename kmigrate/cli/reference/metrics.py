@@ -6,7 +6,7 @@ The page above the marker stays; a test compares the tables, so that every metri
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kmigrate.cli.process.metrics_endpoint import METRICS as OF_PROCESS
@@ -16,21 +16,23 @@ from kmigrate.router.metrics import METRICS as OF_ROUTER
 from kmigrate.workflow.controller.metrics import METRICS as OF_TOPICS
 from kmigrate.workflow.groups.watch import METRICS as OF_GROUPS
 
-__all__ = ["with_tables"]
+__all__ = ["ALL_METRICS", "with_tables"]
 
 _MARKER = "<!-- From here on made by `python -m kmigrate.cli.reference.metrics docs/metrics.md`; do not edit. -->\n"
+_BY_PART: Mapping[str, tuple[Metric, ...]] = {
+    "Mirror": OF_MIRROR,
+    "Router": OF_ROUTER,
+    "Controller": (*OF_GROUPS, *OF_TOPICS),
+    "Process": OF_PROCESS,
+}
+ALL_METRICS = tuple(metric for metrics in _BY_PART.values() for metric in metrics)
+"""All metrics that a process of kmigrate may serve."""
 
 
 def with_tables(page: str) -> str:
     """Return the page with today's tables below the marker."""
     written, marker, _ = page.partition(_MARKER)
-    tables = (
-        _table("Mirror", OF_MIRROR),
-        _table("Router", OF_ROUTER),
-        _table("Controller", (*OF_GROUPS, *OF_TOPICS)),
-        _table("Process", OF_PROCESS),
-    )
-    return "".join((written, marker, *tables))
+    return "".join((written, marker, *(_table(part, metrics) for part, metrics in _BY_PART.items())))
 
 
 def _table(title: str, metrics: Iterable[Metric]) -> str:
