@@ -15,7 +15,7 @@ pip() {
     "$INTO/bin/python" -m pip --quiet --no-cache-dir --disable-pip-version-check "$@"
 }
 
-grep -oE '^[A-Za-z0-9._-]+==[^ ;]+' "$LOCK" > "$work/versions"
+grep '^[A-Za-z0-9].*==' "$LOCK" | sed 's/ *\\$//' > "$work/versions"
 pip download --dest "$work/files" --constraint "$work/versions" "$wanted"
 rm "$work/files/$(basename "$wheel")"
 for file in "$work"/files/*; do

@@ -292,7 +292,7 @@ def _at(left: int, top: int, width: int, height: int) -> dict[str, int]:
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
-    steps = [{"color": "green", "value": None}]
+    steps: list[dict[str, object]] = [{"color": "green", "value": None}]
     if panel.alarm is not None:
         steps.append({"color": "red", "value": panel.alarm})
     return {
