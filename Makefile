@@ -97,6 +97,10 @@ soak-parity: $(READY) ## every kind of fault among 5,000,000 records, named exac
 soak-hostile: $(READY) ## 10 minutes of random records in kmigrate's topics, random requests and names -> build/soak/hostile.json [ARGS="--seconds 60"]
 	$(BIN)/python -m tests.soak.hostile $(ARGS)
 
+.PHONY: soak-deploy
+soak-deploy: $(READY) ## units, manifests, image, dashboard and alerts under systemd's, Kubernetes', Grafana's and Prometheus' own tools -> build/soak/deploy.json [ARGS="--only alerts"]
+	$(BIN)/python -m tests.soak.deploy $(ARGS)
+
 .PHONY: conformance
 conformance: $(READY) ## the suites of five other clients through the router -> build/conformance.json [SUITE=kgo]
 	$(BIN)/python -m tests.conformance routed $(if $(SUITE),--suite $(SUITE)) $(ARGS)

@@ -22,4 +22,4 @@ for file in "$work"/files/*; do
     hash=$(sha256sum "$file" | cut -d ' ' -f 1)
     grep -q "sha256:$hash" "$LOCK" || { echo "not a file of $LOCK: $(basename "$file")" >&2; exit 1; }
 done
-pip install --no-compile --no-index --find-links "$work/files" "$wanted"
+pip install --no-compile --no-deps "$work"/files/* "$wanted"
