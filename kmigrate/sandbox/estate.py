@@ -25,7 +25,7 @@ from kmigrate.kafka_jars.jars import OnProgress
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.processes import Server
 
-__all__ = ["DEFAULT_FOLDER", "BrokerStatus", "ClusterStatus", "SandboxEstate", "SandboxStatus"]
+__all__ = ["DEFAULT_FOLDER", "BrokerStatus", "ClusterStatus", "SandboxEstate", "SandboxStatus", "make_room"]
 
 DEFAULT_FOLDER = Path("build/sandbox")
 
@@ -100,7 +100,7 @@ class SandboxEstate:
         """Start both clusters side by side and wait until both accept clients; `secure` adds users and ACLs."""
         folder = folder.resolve()
         with exclusive(folder / "lock"):
-            _make_room(folder)
+            make_room(folder)
             data = Path(tempfile.mkdtemp(prefix="kmigrate-sandbox-"))
             specs = (
                 ClusterSpec("source", source_version, brokers, secure=secure),
@@ -139,6 +139,11 @@ class SandboxEstate:
         return found
 
     @property
+    def file(self) -> Path:
+        """The file that exists as long as the sandbox is not taken down."""
+        return self.folder / _FILE
+
+    @property
     def clusters(self) -> tuple[KafkaCluster, KafkaCluster]:
         return (self.source, self.target)
 
@@ -147,7 +152,7 @@ class SandboxEstate:
         content = {"data": str(self.data), "source": self.source.as_json(), "target": self.target.as_json()}
         unfinished = self.folder / f"{_FILE}.{os.getpid()}"
         unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        unfinished.replace(self.folder / _FILE)
+        unfinished.replace(self.file)
 
     def status(self) -> SandboxStatus:
         return SandboxStatus(self.folder, self.data, tuple(_status(cluster) for cluster in self.clusters))
@@ -157,7 +162,7 @@ class SandboxEstate:
         for cluster in self.clusters:
             cluster.stop()
         shutil.rmtree(self.data, ignore_errors=True)
-        (self.folder / _FILE).unlink(missing_ok=True)
+        self.file.unlink(missing_ok=True)
 
 
 def _status(cluster: KafkaCluster) -> ClusterStatus:
@@ -186,7 +191,7 @@ def _read(folder: Path) -> SandboxEstate | None:
         ) from error
 
 
-def _make_room(folder: Path) -> None:
+def make_room(folder: Path) -> None:
     """Clear away a sandbox whose brokers are all gone. Refuse if a broker still lives."""
     earlier = _read(folder)
     if earlier is None:
@@ -196,6 +201,6 @@ def _make_room(folder: Path) -> None:
             "sandbox-already-up",
             f"the sandbox in {folder} is {state}",
             still_true="it was left as it is",
-            next_step="kmigrate sandbox down",
+            next_step=f"kmigrate sandbox down --folder {folder}, or name another --folder",
         )
     earlier.down()

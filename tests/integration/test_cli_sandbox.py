@@ -14,6 +14,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kmigrate.config.load import load
+from kmigrate.config.settings import Settings
 from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.traffic import Traffic
@@ -205,3 +207,28 @@ def _values(bootstrap: str, topic: str, count: int) -> list[bytes]:
         return sorted(found, key=int)
     finally:
         consumer.close()
+
+
+def test_a_second_sandbox_beside_the_first_has_other_ports_and_says_which(kmigrate: Shell) -> None:
+    first = kmigrate("sandbox", "status")
+    assert kmigrate("sandbox", "up", code=3)["error"] == "sandbox-already-up"
+    second = kmigrate("sandbox", "up", "--folder", "build/second")
+    try:
+        files = ["build/sandbox/kmigrate.toml", second["config"]]
+        one, other = (load(kmigrate.folder / file, {}) for file in files)
+        ports = [_ports(one, first), _ports(other, second)]
+        assert not ports[0] & ports[1]
+        assert len(ports[0]) == len(ports[1]) == 3
+        assert second["router"] == f"127.0.0.1:{other.router.port}"
+        demo = kmigrate("sandbox", "demo", "--folder", "build", code=3)
+        assert demo["error"] == "sandbox-already-up", "a demo would have removed the files of a sandbox that runs"
+    finally:
+        kmigrate("sandbox", "down", "--folder", "build/second")
+    assert kmigrate("sandbox", "status")["state"] == "running"
+
+
+def _ports(settings: Settings, status: dict[str, Any]) -> set[int]:
+    """Return the ports of a sandbox's configuration, which must be those of the sandbox's brokers."""
+    brokers = {cluster["name"]: cluster["bootstrap"] for cluster in status["clusters"]}
+    assert {name: cluster.bootstrap_servers for name, cluster in settings.clusters.items()} == brokers
+    return {int(address.rpartition(":")[2]) for address in brokers.values()} | {settings.router.port}

@@ -27,7 +27,7 @@ from kmigrate.net.clock import block, monotonic
 from kmigrate.report.migration import FAILING, MigrationReport, Millis, ParitySummary
 from kmigrate.sandbox.checker import Verdict, check
 from kmigrate.sandbox.client_specs import ClientSpec, TransactionalSpec, seeded_clients
-from kmigrate.sandbox.estate import SandboxEstate
+from kmigrate.sandbox.estate import SandboxEstate, make_room
 from kmigrate.sandbox.final_read import read_topic, saving
 from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
@@ -86,6 +86,7 @@ class Demo:
         for family in sorted({client.family for client in self._clients} & DRIVEN):
             self._say(f"the clients of {family}: built, or in the cache already")
             driver_of(family)
+        make_room(folder / "sandbox")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self._say(f"starting source {self.plan.source_version} and target {self.plan.target_version}")

@@ -32,7 +32,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.client_specs import demo_clients
 from kmigrate.sandbox.estate import DEFAULT_FOLDER, SandboxEstate, SandboxStatus
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
-from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.ports import free_ports, reserve
 from kmigrate.sandbox.preload import DEMO_TOPICS, Preload, preload
 from kmigrate.sandbox.security import CLIENT_USERS, router_section
 from kmigrate.sandbox.traffic import Client, Logins, Traffic
@@ -98,11 +98,11 @@ def config_text(
     )
 
 
-def _config_of(sandbox: SandboxEstate) -> str:
+def _config_of(sandbox: SandboxEstate, router_port: int) -> str:
     source, target = sandbox.clusters
     logins = [each.security.access("kmigrate").toml() if each.spec.secure else "" for each in sandbox.clusters]
     listeners = router_section(source.security, target.security) if target.spec.secure else ""
-    return config_text(source.bootstrap, target.bootstrap, free_ports(1)[0], (logins[0], logins[1]), listeners)
+    return config_text(source.bootstrap, target.bootstrap, router_port, (logins[0], logins[1]), listeners)
 
 
 @command(app, "up", target=False)
@@ -126,8 +126,10 @@ def up(
     chosen = folder or Path(os.environ.get("KMIGRATE_SANDBOX") or DEFAULT_FOLDER)
     sandbox = _start(call, chosen, brokers, source_version, target_version, detached=not foreground, secure=secure)
     config = chosen / CONFIG_FILE
-    config.write_text(_config_of(sandbox), encoding="utf-8")
-    answer = _up_answer(sandbox.status(), config)
+    router_port = free_ports(1)[0]
+    reserve(router_port, sandbox.file)
+    config.write_text(_config_of(sandbox, router_port), encoding="utf-8")
+    answer = _up_answer(sandbox.status(), config, f"127.0.0.1:{router_port}")
     if not foreground:
         return answer
     try:
@@ -187,10 +189,19 @@ def _wait_for_the_end() -> None:
         threading.Event().wait()
 
 
-def _up_answer(status: SandboxStatus, config: Path) -> Answer:
+def _up_answer(status: SandboxStatus, config: Path, router: str) -> Answer:
     hint = f"export KMIGRATE_CONFIG={config}"
-    steps = below(["", "next:", f"  {hint}", "  kmigrate link create demo --source source --target target"])
-    return Answer({**_status_json(status), "config": str(config), "next": hint}, Group(_status_view(status), steps))
+    steps = below(
+        [
+            f"ports are written to {config}; the router will listen at {router}",
+            "",
+            "next:",
+            f"  {hint}",
+            "  kmigrate link create demo --source source --target target",
+        ]
+    )
+    fields = {**_status_json(status), "router": router, "config": str(config), "next": hint}
+    return Answer(fields, Group(_status_view(status), steps))
 
 
 @command(app, "status", target=False)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from kmigrate.errors import UsageError
 from kmigrate.router.process import ports as router
 from kmigrate.sandbox import ports as module
-from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.ports import free_ports, reserve
 
 
 def test_ports_are_distinct_free_and_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,3 +66,47 @@ def test_what_is_no_range_is_told(monkeypatch: pytest.MonkeyPatch, told: str) ->
     with pytest.raises(UsageError, match="not a range of ports") as error:
         free_ports(1)
     assert "20000-32000" in (error.value.next_step or "")
+
+
+_HAND_OUT = """
+import sys
+from kmigrate.sandbox.ports import free_ports
+print(*free_ports(8), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_processes_that_start_sandboxes_at_the_same_time_are_given_different_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No server listens yet, so each port would be free for both."""
+    monkeypatch.setenv("KMIGRATE_CACHE", str(tmp_path))
+    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "30200-30215")
+    command = [sys.executable, "-c", _HAND_OUT]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+        for _ in range(2)
+    ]
+    try:
+        given = [int(port) for each in processes if each.stdout for port in each.stdout.readline().split()]
+    finally:
+        for each in processes:
+            each.communicate("")
+    assert sorted(given) == list(range(30_200, 30_216))
+    assert len(free_ports(8)) == 8, "the ports of a process that has ended are free again"
+
+
+def test_a_port_that_is_bound_later_is_kept_as_long_as_its_sandbox_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KMIGRATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "30220-30221")
+    sandbox = tmp_path / "sandbox.json"
+    sandbox.touch()
+    reserve(30_220, sandbox)
+    assert free_ports(1) == [30_221]
+    with pytest.raises(UsageError, match="only 1 are free"):
+        free_ports(2)
+    sandbox.unlink()
+    assert sorted(free_ports(2)) == [30_220, 30_221]
+    assert list((tmp_path / "cache" / "reserved-ports").iterdir()) == []
