@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 
 [ -x "$INTO/bin/python" ] || python -m venv "$INTO"
 pip() {
-    "$INTO/bin/python" -m pip --quiet --no-cache-dir --disable-pip-version-check "$@"
+    "$INTO/bin/python" -I -m pip --quiet --no-cache-dir --disable-pip-version-check "$@"
 }
 
 grep '^[A-Za-z0-9].*==' "$LOCK" | sed 's/ *\\$//' > "$work/versions"
