@@ -124,6 +124,9 @@ docs: $(READY) ## the references, made from the code itself, and all pages as a 
 	$(BIN)/python -m kmigrate.cli.reference.apis docs/apis.md
 	$(BIN)/python -m kmigrate.cli.reference.lane_states docs/mirror.md
 	$(BIN)/python -m kmigrate.cli.reference.dashboard > deploy/grafana/kmigrate.json
+	$(BIN)/python -m kmigrate.cli.reference.playbooks docs/playbooks.md
+	$(BIN)/python -m kmigrate.cli.reference.json_schema > docs/json.schema.json
+	$(BIN)/python -m kmigrate playbook schema > docs/playbook.schema.json
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
 
 .PHONY: setup

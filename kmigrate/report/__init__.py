@@ -6,5 +6,6 @@
     parity_page      the HTML page of a parity report
     parity_chart     the page's plots by partition, and over the records' time
     parity_junit     JUnit XML of a parity report
+    playbook_junit   JUnit XML of a run of a playbook
     migration        the report of a judged migration
 """

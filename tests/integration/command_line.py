@@ -1,7 +1,9 @@
 """The command line in a process of its own, started in the shortest time.
 
 Reading the code takes Python most of a second, more than most verbs need. So a verb is forked from a process that has
-already read the code. Engines are programs of their own, without packages that only tests have.
+already read the code. What a verb prints with --json is validated against the published schema.
+
+Engines are programs of their own, without packages that only tests have.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from kmigrate.cli.app import main
+from tests.json_output import check_output
 
 __all__ = ["Call", "program"]
 
@@ -38,9 +41,10 @@ def program(name: str, *words: str) -> list[str]:
 
 
 class Call:
-    """A call that runs from now on; its output is kept until a test asks."""
+    """A call that runs from now on; its output is kept until a test asks, and validated if the output is JSON."""
 
     def __init__(self, arguments: list[str]) -> None:
+        self._arguments = arguments
         with ExitStack() as unless_started:
             self._folder = unless_started.enter_context(tempfile.TemporaryDirectory(prefix="kmigrate-call-"))
             self._out, self._err = Path(self._folder, "out"), Path(self._folder, "err")
@@ -60,7 +64,10 @@ class Call:
                 self._process.kill()
                 self._process.join()
                 return None
-            return code, self._out.read_text(encoding="utf-8"), self._err.read_text(encoding="utf-8")
+            out = self._out.read_text(encoding="utf-8")
+            if "--json" in self._arguments:
+                check_output(self._arguments, out)
+            return code, out, self._err.read_text(encoding="utf-8")
 
 
 def _run(arguments: list[str], environment: dict[str, str], folder: str, out: Path, err: Path) -> None:

@@ -19,6 +19,7 @@ from kmigrate.config.settings import Settings
 from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.traffic import Traffic
+from tests.json_output import check_output
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +36,8 @@ class Shell:
         }
         self.engines: subprocess.Popen[str] | None = None
 
-    def __call__(self, *words: str, code: int = 0) -> dict[str, Any]:
+    def __call__(self, *words: str, code: int = 0, lines: bool = False) -> dict[str, Any]:
+        """Run a verb, and return its document; of a verb that prints lines the last line."""
         done = subprocess.run(
             [sys.executable, "-m", "kmigrate", *words, "--json"],
             cwd=self.folder,
@@ -46,7 +48,8 @@ class Shell:
             timeout=100,
         )
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        told: dict[str, Any] = json.loads(done.stdout)
+        check_output(words, done.stdout)
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1] if lines else done.stdout)
         return told
 
     def run_engines(self, *words: str) -> dict[str, Any]:

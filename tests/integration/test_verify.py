@@ -23,6 +23,7 @@ from tests.integration.command_line import program
 from tests.integration.migration import Cli, Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, read_all, transactions
 from tests.integration.spark_cluster import spark_cluster
+from tests.json_output import check_output
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -49,6 +50,7 @@ def mirror_of(run: Migration, link: str) -> Iterator[None]:
 def here(run: Migration, *words: str) -> Cli:
     """Run a verb in this process, which saves the start of another process."""
     done = CliRunner().invoke(app, [*words, "--config", str(run.config), "--json"])
+    check_output(words, done.stdout)
     return Cli(done.exit_code, json.loads(done.stdout), done.stderr)
 
 

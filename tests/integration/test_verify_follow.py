@@ -18,6 +18,7 @@ from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, transactions
 from tests.integration.test_verify import mirror_of, topics_of, write_again
+from tests.json_output import check_document
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -37,6 +38,8 @@ class Following:
             self.lines.append(json.loads(line))
 
     def told(self, event: str) -> list[dict[str, Any]]:
+        for line in self.lines:
+            check_document("verify", line)
         return [line for line in self.lines if line["event"] == event]
 
     def end(self) -> int:

@@ -145,6 +145,8 @@ class Output:
         self._never_blocks = False
         self._skipped = SkippedLines()
         self._spinner: Waiting | None = None
+        self.heard: Callable[[str], None] | None = None
+        """Receives each text of a wait, where a caller of verbs reports their progress."""
 
     def never_block(self) -> None:
         """From now on leave out a line that would block: while this process waits, its clients wait."""
@@ -192,10 +194,12 @@ class Output:
             finally:
                 self._spinner.say(before)
         elif not self.err.is_terminal:
-            yield Waiting(None)
+            silent = Waiting(None, heard=self.heard)
+            silent.say(text)
+            yield silent
         else:
             with self.err.status(Text(text)) as status:
-                self._spinner = Waiting(status, text)
+                self._spinner = Waiting(status, text, self.heard)
                 try:
                     yield self._spinner
                 finally:
@@ -278,12 +282,14 @@ def _more(ref: str) -> RichText:
 
 
 class Waiting:
-    """The text of a spinner, if there is a spinner."""
+    """The text of a wait, shown by a spinner if there is a spinner, and passed on if somebody hears."""
 
-    def __init__(self, status: Any, text: str = "") -> None:
-        self._status, self.text = status, text
+    def __init__(self, status: Any, text: str = "", heard: Callable[[str], None] | None = None) -> None:
+        self._status, self.text, self._heard = status, text, heard
 
     def say(self, text: str) -> None:
         self.text = text
         if self._status is not None:
             self._status.update(Text(text))
+        if self._heard is not None:
+            self._heard(text)

@@ -18,6 +18,9 @@ offsets          `kmigrate offsets`
 verify           `kmigrate verify`
 finish           `kmigrate link finish`
 playbook         `kmigrate playbook`
+playbook_run     the run of a playbook, step by step
+playbook_exec    commands of a playbook
+playbook_verbs   the verbs that a step may name, and their flags
 sandbox          `kmigrate sandbox`
 demo             the demo
 """

@@ -184,7 +184,7 @@ class Demo:
             for line in process.stdout or ():
                 step = json.loads(line)
                 results.append(step)
-                if "step" in step:
+                if step.get("event") == "step-ended":
                     self._say(f"  {step['step']:>2}. {step['what']}: {step['outcome']} in {step['seconds']:.1f} s")
         if process.returncode:
             self._say(f"the playbook ended with exit code {process.returncode}: {json.dumps(results[-1:])}")

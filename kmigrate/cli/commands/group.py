@@ -38,7 +38,7 @@ async def mirror(
         str,
         typer.Option(
             "--mode",
-            metavar="MODE",
+            metavar="auto|follow|hold",
             help="Members at a router: follow (stay in the source's group), hold (wait for the promote), or auto.",
         ),
     ] = "auto",

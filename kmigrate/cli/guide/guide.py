@@ -20,6 +20,7 @@ from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.words import Text
 from kmigrate.cli.commands.doctor import doctor
 from kmigrate.cli.commands.plan import plan as forecast
+from kmigrate.cli.commands.playbook_verbs import verbs as playbook_verbs
 from kmigrate.cli.guide.answers import Answers
 from kmigrate.cli.guide.files import write_files
 from kmigrate.cli.guide.init import init
@@ -38,7 +39,8 @@ from kmigrate.cli.guide.views import (
 from kmigrate.errors import Failed, Interrupted, KmigrateError, Refused
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.workflow import verbs
-from kmigrate.workflow.playbook.steps import Step, parse_playbook
+from kmigrate.workflow.playbook.parse import parse_playbook
+from kmigrate.workflow.playbook.steps import Step
 from kmigrate.workflow.status.snapshot import snapshot
 
 __all__ = ["app", "guide"]
@@ -322,4 +324,4 @@ def _has_java() -> bool:
 
 def _parsed(choices: Choices, steps: Sequence[Mapping[str, Any]]) -> tuple[Step, ...]:
     known = [{"exec": "true", "title": step["title"]} if "approve" in step else step for step in steps]
-    return parse_playbook(playbook_text(choices, known), "kmigrate guide").steps
+    return parse_playbook(playbook_text(choices, known), "kmigrate guide", playbook_verbs()).steps

@@ -17,11 +17,12 @@ from kmigrate.cli.base import wizard
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.words import Text
-from kmigrate.cli.commands.playbook import CALLS, act, holds_now, parameter_of
+from kmigrate.cli.commands.playbook_run import Runner, holds_now
+from kmigrate.cli.commands.playbook_verbs import CALLS, parameter_of
 from kmigrate.cli.guide.itinerary import Choices, command_of, step_json
 from kmigrate.errors import Interrupted, KmigrateError, UsageError
 from kmigrate.workflow.playbook.conditions import Scope, parse_condition
-from kmigrate.workflow.playbook.steps import Step
+from kmigrate.workflow.playbook.steps import Playbook, Step
 
 __all__ = ["Journey"]
 
@@ -85,7 +86,8 @@ class Journey:
                 self._choose("The step did not succeed. How do you go on?", "try the step again")
 
     def _act(self, at: int) -> None:
-        result, view = act(self.call, self.parsed[at])
+        book = Playbook("kmigrate guide", "", tuple(self.parsed))
+        result, view = Runner(self.call, book).act(self.parsed[at])
         if self.call.json:
             fields = step_json(at + 1, self.steps[at], self.choices.link)
             self.call.out.line({**fields, "result": result}, "")

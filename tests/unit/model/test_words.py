@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kmigrate
-from kmigrate.cli.commands.playbook import CALLS
+from kmigrate.cli.commands.playbook_verbs import CALLS
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.records import GroupRecord
 from kmigrate.model.words import advised, as_words

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO, cast
@@ -19,11 +20,18 @@ from kmigrate.cli.app import main
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.output import Answer
-from kmigrate.cli.commands.playbook import CALLS, _execute, _Reached
+from kmigrate.cli.commands.playbook import _Reached
+from kmigrate.cli.commands.playbook_run import Runner
+from kmigrate.cli.commands.playbook_verbs import CALLS
 from kmigrate.errors import Failed, Refused, WaitTimedOut
-from kmigrate.workflow.playbook.steps import ExecStep
+from kmigrate.workflow.playbook.steps import ExecStep, Playbook
 
 CALL = cast("Any", SimpleNamespace(json=False, settings=SimpleNamespace(path=None)))
+
+
+def _execute(number: int, command: tuple[str, ...], timeout: float) -> Mapping[str, Any]:
+    step = ExecStep(number=number, command=command, timeout=timeout)
+    return Runner(CALL, Playbook("p.toml", "", (step,)))._execute(step)
 
 
 def test_a_command_that_is_late_is_ended_with_all_that_it_has_begun(
@@ -45,9 +53,8 @@ def test_a_command_that_is_late_is_ended_with_all_that_it_has_begun(
         return wait(process, None if timeout is None else 0)
 
     monkeypatch.setattr(subprocess.Popen, "wait", late)
-    step = ExecStep(1, "", ("sh", "-c", f"(echo begun; sleep 3; echo went on) > {pipe} & wait"), timeout=60.0)
     with pytest.raises(WaitTimedOut, match="was killed"):
-        _execute(CALL, step)
+        _execute(1, ("sh", "-c", f"(echo begun; sleep 3; echo went on) > {pipe} & wait"), timeout=60.0)
     with held[0] as told:
         assert told.read() == ""
 
@@ -57,7 +64,7 @@ def test_what_a_command_leaves_behind_on_purpose_goes_on(tmp_path: Path) -> None
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     command = ("sh", "-c", f"exec 3> {pipe}; (sleep 0.05; echo done >&3) &")
-    assert _execute(CALL, ExecStep(1, "", command, timeout=5.0))[0] == {"exit_code": 0}
+    assert _execute(1, command, timeout=5.0) == {"exit_code": 0}
     os.set_blocking(reader, True)
     with os.fdopen(reader) as told:
         assert told.read() == "done\n"
@@ -65,7 +72,7 @@ def test_what_a_command_leaves_behind_on_purpose_goes_on(tmp_path: Path) -> None
 
 def test_a_command_that_fails_says_its_exit_code() -> None:
     with pytest.raises(Failed, match="exit code 3"):
-        _execute(CALL, ExecStep(2, "", ("sh", "-c", "exit 3"), timeout=5.0))
+        _execute(2, ("sh", "-c", "exit 3"), timeout=5.0)
 
 
 @pytest.mark.usefixtures("hangups")

@@ -57,7 +57,7 @@ def test_a_value_that_its_verb_would_refuse_is_found_before_the_first_step(
     assert main(["playbook", verb, "p.toml", "--json"]) in (Exit.USAGE, Exit.REFUSED)
     told = json.loads(capsys.readouterr().out)
     assert (told["error"], told["still_true"]) == (ref, "no step was run")
-    assert told["what"].startswith("p.toml, step 2 (")
+    assert told["what"].startswith("p.toml:3:1: step 2 (")
     assert told["next"]
     assert not (folder / "begun").exists()
 

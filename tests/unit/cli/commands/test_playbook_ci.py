@@ -1,0 +1,42 @@
+"""The CI pipelines of the docs are valid for their servers, and their commands for kmigrate."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kmigrate.cli.app import main
+
+_ROOT = Path(__file__).parents[4]
+_PIPELINES = {"github-actions.yml": "vendor.github-workflows", "gitlab-ci.yml": "vendor.gitlab-ci"}
+_COMMAND = re.compile(r"(?:- run: |  run: |- )(kmigrate playbook [^>|\n]+)")
+
+
+@pytest.mark.parametrize(("file", "schema"), _PIPELINES.items())
+def test_a_pipeline_is_valid_for_its_server(file: str, schema: str) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(_ROOT / "docs" / "ci" / file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("file", _PIPELINES)
+def test_the_playbook_of_each_command_and_its_variables_exist(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command is called with --plan, which contacts nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KMIGRATE_CONFIG", raising=False)
+    monkeypatch.setenv("KMIGRATE_VAR_TOPICS", "orders")
+    monkeypatch.setenv("KMIGRATE_VAR_GROUPS", "")
+    commands = _COMMAND.findall((_ROOT / "docs" / "ci" / file).read_text(encoding="utf-8"))
+    assert len(commands) == 3
+    for command in commands:
+        words = shlex.split(command)[1:]
+        assert words[2] == "ci-gate"
+        words[2] = str(_ROOT / "playbooks" / "ci-gate.toml")
+        assert main([*words, *(["--plan"] if words[1] == "run" else [])]) == 0, capsys.readouterr().err

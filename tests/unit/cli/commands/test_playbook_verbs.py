@@ -1,0 +1,54 @@
+"""Keys of a playbook's steps are the flags of the command line, and a key that a verb needs is a key of its step."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+from kmigrate.cli.base.call import Call
+from kmigrate.cli.commands.playbook_verbs import CALLS, parameter_of, verbs
+from kmigrate.errors import UsageError
+
+_GOOD: dict[str, Any] = {
+    "name": "l",
+    "source": "old",
+    "target": "new",
+    "rate": "off",
+    "topics": ["t"],
+    "groups": ["g"],
+}
+
+
+def test_a_verb_has_the_flags_of_the_command_line() -> None:
+    left_to_the_call = {"plan", "yes", "follow", "interval"}  # a step has an end, so `--follow` is not for steps
+    for verb, fields in verbs().items():
+        parameters = list(inspect.signature(CALLS[verb]).parameters)[1:]
+        assert {parameter_of(key) for key in fields} == set(parameters) - left_to_the_call, verb
+        assert all(field.expected and field.meaning for field in fields.values()), verb
+
+
+def test_values_are_checked_by_the_type_of_the_flag() -> None:
+    promote, mirror = verbs()["promote"], verbs()["topic mirror"]
+    assert promote["on-late"].check("copy") and not promote["on-late"].check("drop")
+    assert promote["seal"].check(False) and not promote["seal"].check("no")
+    assert promote["timeout"].check(0.5) and not promote["timeout"].check(True)
+    assert mirror["offsets"].expected == "auto, identical or mapped"
+    assert mirror["topics"].required and not mirror["exclude"].required
+
+
+@pytest.mark.parametrize(
+    ("verb", "key"),
+    [(verb, key) for verb, fields in verbs().items() for key, field in fields.items() if field.required],
+)
+def test_without_a_required_key_the_verb_itself_asks_for_the_value(
+    verb: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False)
+    given = {parameter_of(other): _GOOD[other] for other, field in verbs()[verb].items() if field.required}
+    del given[parameter_of(key)]
+    with pytest.raises(UsageError) as caught:
+        asyncio.run(CALLS[verb](Call(), **given))
+    assert caught.value.ref == "missing-value"
