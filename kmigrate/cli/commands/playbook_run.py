@@ -117,7 +117,7 @@ class Runner:
         started = monotonic()
         with self._recorded(step, started), self._named(step):
             self._announce(step)
-            result, view = self._skipped(step) or self._tried(step)
+            result, view = self.skipped(step) or self._tried(step)
             outcome = "skipped" if "skipped" in result else "nothing to do" if result.get("changes") == [] else "done"
         seconds = round(monotonic() - started, 3)
         self.outcomes.append(self._outcome(step, outcome, seconds))
@@ -192,7 +192,8 @@ class Runner:
                 shown = self._book.values.hide(text)
                 self._call.out.line({"event": "progress", "step": step.number, "text": shown}, f"  … {shown}")
 
-    def _skipped(self, step: Step) -> Result | None:
+    def skipped(self, step: Step) -> Result | None:
+        """Return the result of a step that a condition leaves out; None for a step that has to run."""
         for guard in step.guards:
             holds = guard.holds
             if guard.condition is not None:

@@ -20,11 +20,10 @@ from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.words import Text
 from kmigrate.cli.commands.doctor import doctor
 from kmigrate.cli.commands.plan import plan as forecast
-from kmigrate.cli.commands.playbook_verbs import verbs as playbook_verbs
 from kmigrate.cli.guide.answers import Answers
 from kmigrate.cli.guide.files import write_files
 from kmigrate.cli.guide.init import init
-from kmigrate.cli.guide.itinerary import Choices, playbook_text, step_json, steps_of
+from kmigrate.cli.guide.itinerary import playbook_text, step_json, steps_of
 from kmigrate.cli.guide.journey import Journey
 from kmigrate.cli.guide.next_step import NextStep, Stage, next_step
 from kmigrate.cli.guide.selection import Selection
@@ -39,8 +38,6 @@ from kmigrate.cli.guide.views import (
 from kmigrate.errors import Failed, Interrupted, KmigrateError, Refused
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.workflow import verbs
-from kmigrate.workflow.playbook.parse import parse_playbook
-from kmigrate.workflow.playbook.steps import Step
 from kmigrate.workflow.status.snapshot import snapshot
 
 __all__ = ["app", "guide"]
@@ -240,7 +237,6 @@ class _Guide:
             self.call,
             self.answers.choices(),
             steps,
-            _parsed(self.answers.choices(), steps),
             self.asks,
             self.answers.moved,
             self.answers.command(),
@@ -320,8 +316,3 @@ def _has_java() -> bool:
     except Refused:
         return False
     return True
-
-
-def _parsed(choices: Choices, steps: Sequence[Mapping[str, Any]]) -> tuple[Step, ...]:
-    known = [{"exec": "true", "title": step["title"]} if "approve" in step else step for step in steps]
-    return parse_playbook(playbook_text(choices, known), "kmigrate guide", playbook_verbs()).steps

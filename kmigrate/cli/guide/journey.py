@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import typer
@@ -17,12 +17,12 @@ from kmigrate.cli.base import wizard
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.words import Text
-from kmigrate.cli.commands.playbook_run import Runner, holds_now
-from kmigrate.cli.commands.playbook_verbs import CALLS, parameter_of
-from kmigrate.cli.guide.itinerary import Choices, command_of, step_json
+from kmigrate.cli.commands.playbook_run import Runner
+from kmigrate.cli.commands.playbook_verbs import CALLS, parameter_of, verbs
+from kmigrate.cli.guide.itinerary import Choices, command_of, playbook_text, step_json
 from kmigrate.errors import Interrupted, KmigrateError, UsageError
-from kmigrate.workflow.playbook.conditions import Scope, parse_condition
-from kmigrate.workflow.playbook.steps import Playbook, Step
+from kmigrate.workflow.playbook.parse import parse_playbook
+from kmigrate.workflow.playbook.steps import ApproveStep, Playbook, RunStep, Step
 
 __all__ = ["Journey"]
 
@@ -42,8 +42,6 @@ class Journey:
     call: Call
     choices: Choices
     steps: Sequence[Mapping[str, Any]]
-    parsed: Sequence[Step]
-    """The same steps as a playbook's parser reads them."""
     asks: bool
     """True if a person confirms each step."""
     moved: bool
@@ -52,6 +50,12 @@ class Journey:
     """The command that goes on after a stop."""
     clients_now: Callable[[], Text]
     """Returns a line about clients that are not at a router yet."""
+    _book: Playbook = field(init=False)
+    _runner: Runner = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._book = parse_playbook(playbook_text(self.choices, self.steps), "kmigrate guide", verbs())
+        self._runner = Runner(self.call, self._book, frozenset({"all"}))  # the journey itself asks for approvals
 
     def run(self, first: int = 0, last: int | None = None) -> bool:
         """Carry out the steps from `first` up to `last`; return False if the person stopped between two steps."""
@@ -67,14 +71,14 @@ class Journey:
         return True
 
     def _one(self, at: int) -> None:
-        step = self.steps[at]
+        step = self._book.steps[at]
         self._head(at)
         while True:
             try:
-                if "approve" in step:
-                    self._approve(step)
-                elif "run" not in step or self._agreed(step):
-                    self._act(at)
+                skipped = self._runner.skipped(step)
+                if skipped is None:
+                    self._consent(step)
+                self._show(at, *(skipped or self._runner.act(step)))
                 return
             except Interrupted:
                 raise
@@ -85,9 +89,7 @@ class Journey:
                 self.call.out.error(error)
                 self._choose("The step did not succeed. How do you go on?", "try the step again")
 
-    def _act(self, at: int) -> None:
-        book = Playbook("kmigrate guide", "", tuple(self.parsed))
-        result, view = Runner(self.call, book).act(self.parsed[at])
+    def _show(self, at: int, result: Mapping[str, Any], view: Any) -> None:
         if self.call.json:
             fields = step_json(at + 1, self.steps[at], self.choices.link)
             self.call.out.line({**fields, "result": result}, "")
@@ -103,37 +105,33 @@ class Journey:
         if command:
             self.call.out.show(Text(f"  $ {command}", style="cyan"), as_it_is=True)
 
-    def _agreed(self, step: Mapping[str, Any]) -> bool:
-        """Show the verb's plan and ask; a verb without a change left needs no answer."""
-        looked = None if step["run"] in _NO_PLAN else self._look(step)
-        if looked is not None and not looked.json.get("changes"):
-            return True
-        if looked is not None and not self.call.json:
-            self.call.out.show(looked.view)
-        if self.asks:
-            self._choose("Run this step?", "run")
-        return True
+    def _consent(self, step: Step) -> None:
+        """Have the person agree to a step that changes something, or that only a person can judge."""
+        if isinstance(step, ApproveStep):
+            self._ask_approval(step)
+        elif isinstance(step, RunStep) and step.verb not in _NO_PLAN:
+            looked = self._look(step)
+            if not looked.json.get("changes"):
+                return  # a step that is done already needs no answer
+            if not self.call.json:
+                self.call.out.show(looked.view)
+            if self.asks:
+                self._choose("Run this step?", "run")
 
-    def _look(self, step: Mapping[str, Any]) -> Answer:
-        options = {parameter_of(key): value for key, value in step.items() if key not in ("run", "title")}
-        if step["run"] != "link create":
-            options["link" if step["run"] != "link finish" else "name"] = self.choices.link
-        result = CALLS[step["run"]](self.call, **options, plan=True)
+    def _look(self, step: RunStep) -> Answer:
+        options = {parameter_of(key): value for key, value in step.options.items()}
+        result = CALLS[step.verb](self.call, **options, plan=True)
         answer: Answer = asyncio.run(result) if inspect.iscoroutine(result) else result
         return answer
 
-    def _approve(self, step: Mapping[str, Any]) -> None:
-        scope = Scope(self.choices.link, tuple(step.get("topics", ())), tuple(step.get("groups", ())))
-        done = parse_condition(step["unless"])
-        if done is not None and asyncio.run(holds_now(self.call, done, scope)):
-            return
+    def _ask_approval(self, step: ApproveStep) -> None:
         if self.asks:
             self.call.out.show(self.clients_now())
-            self._choose(step["approve"], "yes, go on")
+            self._choose(step.question, "yes, go on")
         elif not self.moved:
             raise UsageError(
                 "needs-yes",
-                f"this needs a yes, and there is no terminal to ask on: {step['approve']}",
+                f"this needs a yes, and there is no terminal to ask on: {step.question}",
                 still_true="the steps before this step stand",
                 next_step=f"restart the clients, then: {self.go_on} --clients-moved",
             )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from kmigrate.cli.guide.itinerary import Choices, command_of, steps_of
+from kmigrate.cli.commands.playbook_verbs import verbs
+from kmigrate.cli.guide.itinerary import Choices, command_of, playbook_text, steps_of
+from kmigrate.workflow.playbook.parse import parse_playbook
+from kmigrate.workflow.playbook.steps import ApproveStep
 
 _ALL = Choices("blue", "old", "new", ("orders", "pay ments"), ("billing",), "./roll p", "./roll c", verify=True)
 
@@ -54,3 +57,11 @@ def test_without_a_command_a_person_approves_that_clients_have_moved() -> None:
 def test_names_that_look_like_flags_stay_names() -> None:
     words = shlex.split(commands(replace(_ALL, topics=("-x", "$HOME")))[4])
     assert words == ["kmigrate", "topic", "mirror", "--link", "blue", "--", "-x", "$HOME"]
+
+
+def test_the_written_steps_are_a_playbook() -> None:
+    choices = replace(_ALL, roll_producers="")
+    book = parse_playbook(playbook_text(choices, steps_of(choices)), "orders.toml", verbs())
+    assert (book.title, len(book.steps)) == ("Move 2 topics and 1 group from old to new", 12)
+    assert [step.number for step in book.steps if isinstance(step, ApproveStep)] == [7]
+    assert [step.number for step in book.dangerous] == [10, 11]
