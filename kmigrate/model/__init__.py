@@ -35,5 +35,6 @@ Access and settings:
     moments          moments and spans for people
     nearest          the hint for a misspelt word
     countdown        how long until a falling number reaches nothing
+    amounts          sizes, rates and spans in cells
     words            names quoted for a shell
 """

@@ -16,7 +16,6 @@ from kmigrate.cli.base.values import start_position
 from kmigrate.cli.base.words import SafeTable, Text
 from kmigrate.cli.commands.target_configs import creation_configs, default_findings
 from kmigrate.cli.process.engine_settings import mirror_settings
-from kmigrate.cli.views.lags import bytes_text
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import figure, full_width, table
 from kmigrate.cluster.brokers import refuse_unreachable_brokers
@@ -24,6 +23,7 @@ from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.amounts import bytes_text
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kmigrate.model.amounts import bytes_text, time_text
 from kmigrate.model.lag import Lag
 
-__all__ = ["bytes_text", "disk_text", "lag_text", "time_text"]
+__all__ = ["disk_text", "lag_text"]
 
 
 def lag_text(lag: Lag) -> str:
@@ -17,23 +18,8 @@ def lag_text(lag: Lag) -> str:
     return f"{lag.records:,}{about}"
 
 
-def bytes_text(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"
-
-
 def disk_text(size: int | None, per_hour: int | None) -> str:
     """Return a size and growth as in `1.2 GB, +300 MB/h`; `?` stands for an unknown figure."""
     sign = "-" if per_hour is not None and per_hour < 0 else "+"
     growth = "?" if per_hour is None else f"{sign}{bytes_text(abs(per_hour))}"
     return f"{'?' if size is None else bytes_text(size)}, {growth}/h"
-
-
-def time_text(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86_400
-    return f"{minutes:.0f} min" if minutes < 120 else f"{hours:.0f} h" if hours < 48 else f"{days:.0f} days"

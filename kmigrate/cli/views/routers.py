@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import RenderableType
 
 from kmigrate.cli.base.words import Text
-from kmigrate.cli.views.lags import bytes_text
 from kmigrate.cli.views.tables import table
+from kmigrate.model.amounts import bytes_text
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.workflow.base.bootstraps import Bootstrap, Leads
 

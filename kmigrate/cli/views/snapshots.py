@@ -7,23 +7,19 @@ from collections import Counter
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 
 from kmigrate.cli.base.words import Text, below
-from kmigrate.cli.views.lags import disk_text, lag_text, time_text
+from kmigrate.cli.views.lags import disk_text, lag_text
 from kmigrate.cli.views.routers import limits_line
 from kmigrate.cli.views.tables import figure, full_width, phase_text, table
+from kmigrate.model.amounts import time_text
 from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import RouterPresence
-from kmigrate.model.records import DirectWriter
-from kmigrate.model.words import as_words
 from kmigrate.workflow.groups.admission import refused_sentence, refused_way_on
 from kmigrate.workflow.groups.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
+from kmigrate.workflow.status.attention import Need, partition_problem, producer_text, topic_attention, written_ago
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
 
-__all__ = ["direct_rows", "direct_text", "group_rows", "snapshot_view", "topic_detail"]
-
-
-_USUAL_MS = 2_000
-"""Maximum age of an open transaction that is not worth showing."""
+__all__ = ["direct_rows", "group_rows", "snapshot_view", "topic_detail"]
 
 
 def snapshot_view(shot: Snapshot) -> RenderableType:
@@ -135,52 +131,17 @@ def _verified(topic: TopicStatus) -> Text:
     return Text(f"{topic.unverified:,} to go", style="yellow") if topic.unverified else Text("all", style="green")
 
 
+_STYLES = {Need.PERSON: "red", Need.WAITS: "yellow"}
+
+
 def _note(topic: TopicStatus, now_ms: int) -> Text:
-    if missing := [each.text for each in topic.late if each.missing]:
-        return Text("; ".join([*missing[:3], *(["and more"] if len(missing) > 3 else [])]), style="red")
-    problems = [f"partition {p.partition}: {_problem(topic, p)}" for p in topic.partitions if p.problem]
-    if problems:
-        return Text("; ".join(problems), style="red")
-    if topic.upkeep:
-        return Text(topic.upkeep, style="red")
-    troubles: dict[str, list[str]] = {}
-    for p in topic.partitions:
-        troubles.setdefault(p.trouble, []).append(str(p.partition))
-    if named := [f"partition {', '.join(parts)}: {trouble}" for trouble, parts in troubles.items() if trouble]:
-        return Text("; ".join(named), style="yellow")
-    held = max((p.hold_ms for p in topic.partitions), default=-1.0)
-    waits = [
-        f"partition {p.partition} {p.waits_for.text(now_ms)}"
-        for p in topic.partitions
-        if p.waits_for is not None and p.waits_for.open_ms(now_ms) > _USUAL_MS
-    ]
-    seal = [f"sealed on the source for router {', '.join(topic.sealed_for)}"] if topic.sealed_for else []
-    direct = [direct_text(topic, now_ms)] if topic.direct_writers and not topic.promoted else []
-    promote = [f"its promote waits: {topic.promote_waits_for}"] if topic.promote_waits_for else []
-    if reasons := [*([topic.reason] if topic.reason else []), *promote, *seal, *waits, *direct]:
-        return Text("; ".join(reasons), style="yellow")
+    """Return the reason for attention; without a reason, accepted losses or the longest hold of the last fence."""
+    attention = topic_attention(topic, now_ms)
+    if attention.reason:
+        return Text(attention.reason, style=_STYLES.get(attention.need, ""))
     losses = [f"partition {p.partition}: {_losses(p)}" for p in topic.partitions if p.losses]
-    if losses:
-        return Text("; ".join(losses), style="dim")
-    return Text(f"held {held:.1f} ms" if held >= 0 else "", style="dim")
-
-
-def direct_text(topic: TopicStatus, now_ms: int) -> str:
-    """Count the producers that wrote to the source without a router, and name the newest."""
-    newest = max(topic.direct_writers, key=lambda each: each.last_ms)
-    count = len({(each.producer_id, each.epoch) for each in topic.direct_writers}) + topic.more_direct_writers
-    return (
-        f"{count} direct writer{'' if count == 1 else 's'}, the last {_ago(newest, now_ms)} ago: {_producer(newest)} "
-        f"to partition {newest.partition} (kmigrate topic show {as_words(topic.topic)})"
-    )
-
-
-def _producer(writer: DirectWriter) -> str:
-    return f"producer id {writer.producer_id}" if writer.producer_id >= 0 else "a producer without id"
-
-
-def _ago(writer: DirectWriter, now_ms: int) -> str:
-    return time_text(max(0, now_ms - writer.last_ms) / 1000)
+    held = max((p.hold_ms for p in topic.partitions), default=-1.0)
+    return Text("; ".join(losses) or (f"held {held:.1f} ms" if held >= 0 else ""), style="dim")
 
 
 def direct_rows(topic: TopicStatus, now_ms: int) -> RenderableType:
@@ -189,22 +150,16 @@ def direct_rows(topic: TopicStatus, now_ms: int) -> RenderableType:
     made = table(*columns, right=columns[1:])
     for each in topic.direct_writers:
         made.add_row(
-            _producer(each),
+            producer_text(each),
             str(each.epoch),
             str(each.partition),
             f"{each.records:,}",
             figure(each.offset),
-            f"{_ago(each, now_ms)} ago",
+            f"{written_ago(each, now_ms)} ago",
             time_text(each.slowest_ms / 1000) if each.slowest_ms >= 0 else "",
         )
     more = topic.more_direct_writers
     return Group(made, Text(f"and {more} more, which wrote before these", style="dim")) if more else made
-
-
-def _problem(topic: TopicStatus, part: PartitionStatus) -> str:
-    """Return the problem that stopped a partition, and the next step."""
-    way = f"; {part.stop.way_on(topic.link, topic.topic, part.partition)}" if part.stop else ""
-    return f"{part.problem}{way}"
 
 
 def _losses(part: PartitionStatus) -> str:
@@ -215,7 +170,7 @@ def _losses(part: PartitionStatus) -> str:
 def _state(topic: TopicStatus, part: PartitionStatus, now_ms: int) -> Text:
     """Return all problems, waits and losses of a partition."""
     if part.problem:
-        return Text(_problem(topic, part), style="red")
+        return Text(partition_problem(topic, part), style="red")
     waits = part.waits_for.text(now_ms) if part.waits_for is not None else ""
     return Text.assemble(("; ".join(said for said in (part.trouble, waits) if said), "yellow"), (_losses(part), "dim"))
 

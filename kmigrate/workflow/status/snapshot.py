@@ -45,6 +45,7 @@ from kmigrate.model.state import State
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
+from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.groups.admission import refused_members
@@ -61,6 +62,7 @@ __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicSta
 
 _PATIENCE_S = 12.0
 """Longest wait for a source: a person looks at the status most when something stands still."""
+_GROUPS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,9 @@ class PartitionStatus:
     verified_ms: int = 0
     unverified: int = -1
     """Source offsets that no check has found equal, up to the barrier of a promoted topic; −1 where unknown."""
+    source_leader: int = -1
+    """Broker id of the partition's leader on the source; −1 where unknown."""
+    target_leader: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +195,18 @@ class GroupStatus:
     """True where a placeholder keeps others out of the promoted group on the source; None where unknown."""
     refused: tuple[RefusedMember, ...] = ()
     """Members at routers that the target refuses, or would refuse at the group's promote."""
+    router_members: int = -1
+    """Members that reach the source through routers, or, in a group that holds, clients that wait at routers.
+
+    −1 where unknown, and after the promote: the target does not tell which members come through a router.
+    """
+
+    @property
+    def at_source(self) -> int:
+        """Number of members at the source's own address; −1 where unknown."""
+        if self.direct_members >= 0 or self.source_members is None:
+            return self.direct_members
+        return len(self.source_members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +299,7 @@ async def snapshot(connections: Connections, *, figures: bool = True) -> Snapsho
         links.append(await look.link_status(controllers, ask_disk=figures and not look.target_trouble))
         topics += await look.topic_statuses()
         of_link = log.state.groups(link.name, forgotten=True)
-        groups += [await look.group_status(group, figures=figures) for group in of_link]
+        groups += await look.group_statuses(of_link, figures=figures)
     return Snapshot(
         now_ms(),
         log.state.epoch,
@@ -317,10 +334,11 @@ def _warnings(
 
 
 class _Bounds(NamedTuple):
-    """The log starts and log ends of partitions on one cluster; −1 where unknown."""
+    """The log starts, log ends and leaders of partitions on one cluster; −1 where unknown."""
 
     starts: Offsets
     ends: Offsets
+    leaders: Mapping[tuple[str, int], int] = {}
 
 
 @dataclass(slots=True)
@@ -370,12 +388,14 @@ class _LinkLook:
             self.source_trouble = f"source {self.link.source.name} has not answered within {_PATIENCE_S:g} s"
 
     async def _bounds(self, client: ClusterClient) -> _Bounds:
-        await client.refresh([record.topic for record in self.records])
+        known = (await client.refresh([record.topic for record in self.records])).topics
         keys = self._keys()
         if not keys:
             return _Bounds({}, {})
         starts = await client.list_offsets(dict.fromkeys(keys, EARLIEST))
-        return _Bounds(starts, await client.list_offsets(dict.fromkeys(keys, LATEST)))
+        ends = await client.list_offsets(dict.fromkeys(keys, LATEST))
+        leaders = {(name, p): part.leader for name, topic in known.items() for p, part in topic.partitions.items()}
+        return _Bounds(starts, ends, leaders)
 
     async def _open_transactions(self) -> Mapping[tuple[str, int], OpenTransaction]:
         """Return the open transactions of partitions whose last stable offset lies before their log end."""
@@ -504,13 +524,25 @@ class _LinkLook:
                     verified_to,
                     verified_ms,
                     unverified,
+                    self.at_source.leaders.get(key, -1),
+                    self.at_target.leaders.get(key, -1),
                 )
             )
         return rows
 
     # groups
 
-    async def group_status(self, group: GroupRecord, *, figures: bool) -> GroupStatus:
+    async def group_statuses(self, groups: Sequence[GroupRecord], *, figures: bool) -> Sequence[GroupStatus]:
+        """Look at all groups, some at a time: a coordinator has to be asked for each group alone."""
+        turn = asyncio.Semaphore(_GROUPS_AT_ONCE)
+
+        async def look(group: GroupRecord) -> GroupStatus:
+            async with turn:
+                return await self._group_status(group, figures=figures)
+
+        return await together(*map(look, groups))
+
+    async def _group_status(self, group: GroupRecord, *, figures: bool) -> GroupStatus:
         log = self.connections.log
         reports = reports_on(log, group.group)
         found = _GroupFigures()
@@ -546,7 +578,17 @@ class _LinkLook:
             lag_beyond=found.lag.beyond_end,
             held=found.held,
             refused=tuple(refused_members(log, group.group)),
+            router_members=self._router_members(group, found.members, direct),
         )
+
+    def _router_members(self, group: GroupRecord, members: Sequence[GroupMember] | None, direct: int) -> int:
+        """Count the members at routers: carried to the source, or, in a group that holds, waiting at the routers."""
+        if group.phase is GroupPhase.PROMOTED:
+            return -1
+        if group.mode is GroupMode.HOLD:
+            waiting = [router for router in self.routers if group.group in (router.waiting or ())]
+            return len({each.client_id for router in waiting for each in router.joins.get(group.group, ())})
+        return len(members) - direct if members is not None and direct >= 0 else 0 if members is not None else -1
 
     async def _ask_group(self, group: GroupRecord, reports: Iterable[GroupReport], found: _GroupFigures) -> None:
         """Ask the clusters in the order of importance, and fill in the answers; a silent cluster raises."""

@@ -6,11 +6,12 @@ import io
 
 from rich.console import Console, RenderableType
 
-from kmigrate.cli.views.snapshots import direct_text, topic_detail
+from kmigrate.cli.views.snapshots import topic_detail
 from kmigrate.cli.views.tables import late_view
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import DirectWriter, LateWrites
 from kmigrate.workflow.promote.late_findings import LateFound
+from kmigrate.workflow.status.attention import direct_text
 from kmigrate.workflow.status.snapshot import TopicStatus
 
 NOW = 1_000_000_000
