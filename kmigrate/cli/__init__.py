@@ -6,6 +6,7 @@ A command gets a call (`base.call`), runs a verb or an engine, and shows a view;
     base       what all commands share: flags, output, every error, questions, waiting
     views      model values as tables and texts
     process    the engines of one process
+    watch      the whole screen of `status --watch`
     commands   one file per command, and what only commands need
     guide      the first configuration by questions, and a migration step by step
     reference  generated pages of docs

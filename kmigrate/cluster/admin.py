@@ -96,6 +96,8 @@ class GroupState:
     members: tuple[GroupMember, ...]
     assigned: frozenset[str] = frozenset()
     """Topics with partitions assigned to the members; empty during a rebalance."""
+    assignments: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    """Partitions that each member has now, by member id."""
 
 
 class Admin:
@@ -452,6 +454,7 @@ class Admin:
                 getattr(getattr(reported, "type", None), "name", "classic").lower(),
                 tuple(GroupMember(m.member_id, m.client_id, m.host) for m in reported.members),
                 frozenset(part.topic for m in reported.members for part in _assigned(m)),
+                {m.member_id: tuple(_keys(m.assignment.topic_partitions)) for m in reported.members},
             )
         return out
 
@@ -486,6 +489,10 @@ def _assigned(member: MemberDescription) -> list[TopicPartition]:
     """Return the partitions that a group's member has, and those that its coordinator is about to assign (KIP-848)."""
     wanted = member.target_assignment
     return [*member.assignment.topic_partitions, *(wanted.topic_partitions if wanted is not None else ())]
+
+
+def _keys(parts: Sequence[TopicPartition]) -> list[tuple[str, int]]:
+    return sorted((part.topic, part.partition) for part in parts)
 
 
 def _raise_first(outcomes: Mapping[Any, Any]) -> None:

@@ -24,7 +24,7 @@ def count_text(count: float) -> str:
     """Return a count in at most five characters, as in `950`, `12.3k` or `4.56M`; `?` for an unknown count."""
     if count < 0:
         return "?"
-    if 0 < count < 9.5:
+    if count < 9.5 and count != int(count):
         return f"{count:.1f}"
     for unit in ("", "k", "M", "G"):
         if count < 999.5:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-__all__ = ["block", "boottime", "call_when", "monotonic", "now_ms", "sleep", "steady_ms"]
+__all__ = ["block", "boottime", "call_when", "cpu_s", "monotonic", "now_ms", "sleep", "steady_ms"]
 
 _LEAST_WAIT_S = 0.001
 _BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -25,6 +25,11 @@ def monotonic() -> float:
 def boottime() -> float:
     """Return `monotonic` plus the time in which the machine slept, if the system tells that time."""
     return time.clock_gettime(_BOOTTIME)
+
+
+def cpu_s() -> float:
+    """Return the seconds of processor time that this process has used."""
+    return time.process_time()
 
 
 def call_when(when: float, call: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from kmigrate.cli.base.options import Exclude, Groups, Link, NoWait, PlanOnly, R
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, need_copy, watched
 from kmigrate.cli.commands.patterns import add_patterns, check_names
+from kmigrate.cli.views.group_detail import group_detail_view
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.snapshots import group_rows
 from kmigrate.cli.views.tables import groups_table
@@ -20,8 +22,10 @@ from kmigrate.errors import Refused
 from kmigrate.model.nearest import name_hint
 from kmigrate.model.record_json import encode_record
 from kmigrate.model.words import advised
+from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
-from kmigrate.workflow.status.snapshot import snapshot
+from kmigrate.workflow.status.group_detail import group_detail
+from kmigrate.workflow.status.snapshot import group_status
 
 __all__ = ["app", "forget", "list_groups", "mirror", "promote", "show"]
 
@@ -140,18 +144,21 @@ async def list_groups(call: Call, link: Link = None) -> Answer:
 async def show(
     call: Call, group: Annotated[str | None, typer.Argument(metavar="GROUP", help="Group name.")] = None
 ) -> Answer:
-    """Show one mirrored group: its members and its lag."""
+    """Show one mirrored group: each member with its partitions, and the lag of each partition."""
     group = call.required(group, "GROUP", "the group to show")
     async with call.connections() as connections:
-        shot = await snapshot(connections)
-        found = [(status, json) for status, json in zip(shot.groups, shot.as_json()["groups"], strict=True)
-                 if status.group == group]  # fmt: skip
-        if not found:
+        state = connections.log.state
+        record = state.group_owner(group)
+        link = None if record is None else state.link(record.link)
+        if record is None or link is None:
             raise Refused(
                 "not-mirrored",
-                f"group {group} is not mirrored{name_hint(group, (each.group for each in shot.groups))}",
+                f"group {group} is not mirrored{name_hint(group, (each.group for each in state.groups()))}",
                 still_true="nothing was changed",
                 next_step="kmigrate group list shows which are, and by which link",
             )
-        rows = group_rows(tuple(status for status, _ in found), shot.at_ms)
-        return Answer({"groups": [json for _, json in found]}, rows)
+        with call.out.waiting("asking both clusters"):
+            status = await group_status(connections, link, record)
+            detail = await group_detail(connections, link, record)
+        view = Stack(group_rows((status,), now_ms()), group_detail_view(detail))
+        return Answer({"groups": [{**asdict(status), **detail.as_json()}]}, view)

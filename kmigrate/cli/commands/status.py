@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import nullcontext
+from functools import partial
 from typing import Annotated
 
 import typer
-from rich.live import Live
 
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
@@ -15,6 +16,9 @@ from kmigrate.cli.base.output import Answer
 from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.net.retry import every
 from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.status.document import status_document
+from kmigrate.workflow.status.group_detail import GroupDetail, group_detail
+from kmigrate.workflow.status.progress import ProgressTracker
 from kmigrate.workflow.status.snapshot import snapshot
 
 __all__ = ["app", "status"]
@@ -25,38 +29,57 @@ app = typer.Typer()
 @command(app, "status")
 async def status(
     call: Call,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C; JSON lines with --json.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on: the whole screen of a terminal, else a snapshot after the other.")
+    ] = False,
     interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between looks.")] = 1.0,
 ) -> Answer | None:
     """Show links, topics, groups and running processes.
 
-    Figures come from the logs of both clusters, read now.
+    Figures come from the logs of both clusters, read now. With --watch on a terminal: q ends it, / filters, s sorts,
+    Enter shows a topic's partitions or a group's members. In a pipe and with --json, --watch prints until Ctrl-C.
     """
     async with call.connections() as connections:
         if not watch:
             with call.out.waiting("asking both clusters"):
                 shot = await snapshot(connections)
-            return Answer(shot.as_json(), snapshot_view(shot))
+            return Answer(status_document(shot, ProgressTracker().add(shot)), snapshot_view(shot))
         call.out.as_lines()
         connections.asking = nullcontext  # the watched view stands where a spinner would stand
         try:
-            await _watch(call, connections, interval)
+            if _whole_screen(call):
+                from kmigrate.cli.watch.app import watch as watch_screen
+
+                look, detail = partial(snapshot, connections), partial(_group, connections)
+                raise typer.Exit(await watch_screen(look, detail, interval))
+            await _print_snapshots(call, connections, interval)
         except asyncio.CancelledError:
             raise typer.Exit(Exit.INTERRUPTED) from None  # a watch always ends like this, so nothing is printed
         return None
 
 
-async def _watch(call: Call, connections: Connections, interval: float) -> None:
-    """Show snapshots until Ctrl-C, or until nobody reads the output."""
-    live = None if call.json or not call.out.out.is_terminal else Live(console=call.out.out, auto_refresh=False)
-    with live or nullcontext():
-        async for _ in every(interval, at_once=True):
-            shot = await snapshot(connections)
-            if live is not None:
-                live.update(snapshot_view(shot), refresh=True)
-            elif call.json:
-                call.out.line(shot.as_json(), "")
-            else:
-                call.out.show(snapshot_view(shot))
-            if live is None and call.out.reader_left:
-                return
+def _whole_screen(call: Call) -> bool:
+    """Return whether a person looks at a terminal that can show a whole screen."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    return not call.json and all(each.isatty() for each in streams) and not call.out.out.is_dumb_terminal
+
+
+async def _group(connections: Connections, link: str, group: str) -> GroupDetail | None:
+    """Ask for one group in detail; None for a group that is not mirrored any more."""
+    state = connections.log.state
+    owner, record = state.link(link), state.group(link, group)
+    return None if owner is None or record is None else await group_detail(connections, owner, record)
+
+
+async def _print_snapshots(call: Call, connections: Connections, interval: float) -> None:
+    """Print snapshots until Ctrl-C, or until nobody reads the output."""
+    tracker = ProgressTracker()
+    async for _ in every(interval, at_once=True):
+        shot = await snapshot(connections)
+        progress = tracker.add(shot)
+        if call.json:
+            call.out.line(status_document(shot, progress), "")
+        else:
+            call.out.show(snapshot_view(shot))
+        if call.out.reader_left:
+            return

@@ -1,10 +1,11 @@
 """Model values as rich renderables; nothing here contacts a cluster or decides.
 
-tables     links, topics, groups and parity
-snapshots  a snapshot of a migration
-lags       a lag in a cell
-routers    limits of routers, and clients that are still connected
-plans      plans and findings
-bulk       a bulk copy
-migration  the report of a judged migration
+tables        links, topics, groups and parity
+snapshots     a snapshot of a migration
+group_detail  one group: members with their partitions, and the lag of each partition
+lags          a lag in a cell
+routers       limits of routers, and clients that are still connected
+plans         plans and findings
+bulk          a bulk copy
+migration     the report of a judged migration
 """

@@ -19,7 +19,7 @@ from kmigrate.workflow.groups.misplaced import COMMITS_WAY_ON, commits_sentence,
 from kmigrate.workflow.status.attention import Need, partition_problem, producer_text, topic_attention, written_ago
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
 
-__all__ = ["direct_rows", "group_rows", "snapshot_view", "topic_detail"]
+__all__ = ["direct_rows", "group_alerts", "group_rows", "snapshot_view", "topic_detail"]
 
 
 def snapshot_view(shot: Snapshot) -> RenderableType:
@@ -208,8 +208,12 @@ def group_rows(groups: tuple[GroupStatus, ...], now_ms: int) -> RenderableType:
             _group_lag(group),
             _group_note(group),
         )
-    lines = [line for group in groups for line in (*_withheld(group), *_misplaced(group, now_ms), *_refused(group))]
-    return Group(made, *lines)
+    return Group(made, *(line for group in groups for line in group_alerts(group, now_ms)))
+
+
+def group_alerts(group: GroupStatus, now_ms: int) -> list[RenderableType]:
+    """Return a line for each fact about a group that a person should act on, each with its next step."""
+    return [*_withheld(group), *_misplaced(group, now_ms), *_refused(group)]
 
 
 def _alert(what: str, style: str, next_step: str) -> RenderableType:

@@ -1,8 +1,9 @@
 """A snapshot of a migration, computed from offsets of both clusters, and what follows from snapshots.
 
-snapshot   the whole snapshot
-lags       the lags of copies and groups, and the offsets that are left to copy
-progress   rates, copied parts and times left, from successive snapshots
-attention  what needs attention, with the reason of each stop and wait
-document   the JSON document of `status`
+snapshot      the whole snapshot
+lags          the lags of copies and groups, and the offsets that are left to copy
+progress      rates, copied parts and times left, from successive snapshots
+attention     what needs attention, with the reason of each stop and wait
+document      the JSON document of `status`
+group_detail  one group: members with their partitions, and the lag of each partition
 """

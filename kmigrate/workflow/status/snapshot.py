@@ -57,7 +57,7 @@ from kmigrate.workflow.promote.direct_writers import seen_direct_writers
 from kmigrate.workflow.promote.late_findings import LateFound, late_of, with_unread
 from kmigrate.workflow.status.lags import UNKNOWN, GroupLag, Offsets, group_lag, lags_of, lost_beginning
 
-__all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "snapshot"]
+__all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "group_status", "snapshot"]
 
 
 _PATIENCE_S = 12.0
@@ -315,6 +315,13 @@ async def snapshot(connections: Connections, *, figures: bool = True) -> Snapsho
     )
 
 
+async def group_status(connections: Connections, link: LinkRecord, group: GroupRecord) -> GroupStatus:
+    """Ask both clusters about one group now."""
+    log = connections.log
+    look = _LinkLook(connections, link, log.alive(MirrorPresence), log.alive(RouterPresence))
+    return await look.group_status(group, figures=True)
+
+
 def _warnings(
     log: StateLog, routers: Iterable[RouterPresence], controllers: Iterable[ControllerPresence]
 ) -> tuple[str, ...]:
@@ -360,7 +367,8 @@ class _LinkLook:
     def __post_init__(self) -> None:
         self.mirrors = [mirror for mirror in self.mirrors if mirror.link == self.link.name]
         self.records = self.state.topics(self.link.name, forgotten=True)
-        self.at_source = self.at_target = _Bounds(*[dict.fromkeys(self._keys(), LogOffset(-1, -1, -1))] * 2)
+        unknown = dict.fromkeys(self._keys(), LogOffset(-1, -1, -1))
+        self.at_source = self.at_target = _Bounds(unknown, unknown)
 
     @property
     def state(self) -> State:
@@ -538,11 +546,11 @@ class _LinkLook:
 
         async def look(group: GroupRecord) -> GroupStatus:
             async with turn:
-                return await self._group_status(group, figures=figures)
+                return await self.group_status(group, figures=figures)
 
         return await together(*map(look, groups))
 
-    async def _group_status(self, group: GroupRecord, *, figures: bool) -> GroupStatus:
+    async def group_status(self, group: GroupRecord, *, figures: bool) -> GroupStatus:
         log = self.connections.log
         reports = reports_on(log, group.group)
         found = _GroupFigures()
