@@ -57,7 +57,9 @@ def estate(second: int = 0) -> Snapshot:
         _topic("payments", _parts(6, 1_900_000, 0, target_end=1_900_000 + 220 * second), TopicPhase.PROMOTED),
     ]  # fmt: skip
     groups = (
-        GroupStatus("blue", "analytics", GroupPhase.MIRRORED, "", _MEMBERS[:2], 0, 18_000 - 400 * second, router_members=1),
+        GroupStatus(
+            "blue", "analytics", GroupPhase.MIRRORED, "", _MEMBERS[:2], 0, 18_000 - 400 * second, router_members=1
+        ),
         GroupStatus(
             "blue", "billing", GroupPhase.PROMOTING, "", _MEMBERS, 0, 12, GroupMode.FOLLOW, 1,
             "1 member has not joined at a router: billing-2 at /10.0.7.12", router_members=2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
@@ -20,6 +21,8 @@ from kmigrate.cli.watch.grid import Grid
 from kmigrate.cli.watch.head import clock_line, head_lines
 from kmigrate.cli.watch.rows import GroupRow, Order, TopicRow, chosen, group_rows, topic_rows
 from kmigrate.net.clock import cpu_s, monotonic, now_ms, sleep
+from kmigrate.net.retry import every
+from kmigrate.net.tasks import accompanied
 from kmigrate.workflow.status.group_detail import GroupDetail
 from kmigrate.workflow.status.progress import ProgressTracker
 from kmigrate.workflow.status.snapshot import Snapshot
@@ -32,7 +35,7 @@ _LONGEST_S = 30.0
 """The longest pause between two looks."""
 _OF_MAIN = frozenset({"filter", "no_filter", "order", "everything"})
 _FILTER_HINT = "words of a row; Enter keeps them, Escape shows all"
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGTERM,)
 
 
 async def watch(
@@ -46,13 +49,24 @@ async def watch(
     for number in _ENDING:
         loop.add_signal_handler(number, app.exit, Exit.INTERRUPTED)
     try:
-        ended = await app.run_async()
+        ended = await accompanied(app.run_async(), _leave_closed_terminal())
     finally:
         for number in _ENDING:
             loop.remove_signal_handler(number)
     if app.failure is not None:
         raise app.failure
     return ended if ended is not None else Exit.INTERRUPTED
+
+
+async def _leave_closed_terminal() -> None:
+    """End the process as SIGHUP does once its terminal is closed, also where the process was told to ignore SIGHUP.
+
+    Textual would wait for ever to write to the closed terminal.
+    """
+    async for _ in every(1.0):
+        if not sys.stdin.isatty():
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGHUP)
 
 
 class Watch(App[Exit]):
@@ -84,6 +98,7 @@ class Watch(App[Exit]):
         interval_s: float,
     ) -> None:
         super().__init__(ansi_color=True)
+        self.animation_level = "none"
         self._take, self._detail, self._interval_s = look, detail, interval_s
         self.failure: Exception | None = None
         """The error that has ended the looks."""
@@ -161,12 +176,14 @@ class Watch(App[Exit]):
         clock = clock_line(now_ms(), shot.links, monotonic() - self._looked_s, self._pause_s)
         if self._pause_s > 2 * self._interval_s:
             clock.append(f"  every {self._pause_s:.0f} s", "dim")
-        if self._order is not Order.ATTENTION:
-            clock.append(f"  sorted by {self._order}", "cyan")
-        if self._filter.value:
-            clock.append(f"  {self._found} of {len(self._rows)} hold: {self._filter.value}", "cyan")
-        head = head_lines(shot, progress, self._rows, clock, self.size.width)
+        head = head_lines(shot, progress, self._rows, clock, self._choice(), self.size.width)
         self._head.update(head)
+
+    def _choice(self) -> Text:
+        """Return by which order and filter the rows were chosen; an empty text for all rows in the usual order."""
+        order = [] if self._order is Order.ATTENTION else [f"sorted by {self._order}"]
+        words = [f"{self._found} of {len(self._rows)} hold: {self._filter.value}"] if self._filter.value else []
+        return Text(", ".join([*order, *words]), style="cyan")
 
     @on(DataTable.RowHighlighted)
     def _explain(self) -> None:

@@ -27,8 +27,13 @@ class Grid(DataTable[Text], Generic[_R]):
         Binding("tab", "app.focus_next", "Other table", key_display="Tab"),
         Binding("j", "cursor_down", "Down", show=False),
         Binding("k", "cursor_up", "Up", show=False),
+        Binding("home", "scroll_top", "First", show=False),
+        Binding("end", "scroll_bottom", "Last", show=False),
     ]
-    DEFAULT_CSS = "Grid { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; background: transparent; }"
+    DEFAULT_CSS = """
+    Grid { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; background: transparent; }
+    Grid > .datatable--header { background: transparent; text-style: bold underline; }
+    """
 
     def __init__(
         self,

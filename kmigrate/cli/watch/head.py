@@ -26,9 +26,12 @@ _LATE_S = 3.0
 
 
 def head_lines(
-    shot: Snapshot, progress: Progress, rows: Sequence[TopicRow | GroupRow], clock: Text, width: int
+    shot: Snapshot, progress: Progress, rows: Sequence[TopicRow | GroupRow], clock: Text, choice: Text, width: int
 ) -> RichText:
-    """Return all lines, each cut at the width; key `a` shows the alarms for which there is no room."""
+    """Return all lines, each cut at the width; key `a` shows the alarms for which there is no room.
+
+    `choice` says which rows are shown, in which order; an empty choice has no line.
+    """
     narrow = width < _NARROW
     found = alarms(shot)
     most = 1 if narrow else _SHOWN_ALARMS
@@ -36,9 +39,10 @@ def head_lines(
     if len(found) > most:
         shown.append(Text(f"  and {len(found) - most} more: key a", style="yellow"))
     lines = [clock, process_line(shot), total_line(progress.total, narrow=narrow), count_line(rows, narrow=narrow)]
-    for line in (*lines, *shown):
+    lines += [*shown, *([choice] if choice else [])]
+    for line in lines:
         line.truncate(width, overflow="ellipsis")
-    return below([*lines, *shown])
+    return below(lines)
 
 
 def clock_line(now_ms: int, links: Iterable[LinkStatus], age_s: float, pause_s: float) -> Text:
@@ -81,7 +85,7 @@ def total_line(total: TopicProgress, *, narrow: bool = False) -> Text:
     if total.copied_bytes_per_s > 0:
         parts.append(f"{bytes_text(total.copied_bytes_per_s)}/s")
     if total.written_per_s >= 0:
-        parts.append(f"{count_text(total.written_per_s)} records/s written")
+        parts.append(f"written {count_text(total.written_per_s)}/s")
     return Text(", ".join(parts))
 
 

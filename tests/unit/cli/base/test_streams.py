@@ -30,6 +30,7 @@ from kmigrate.cli.process import engines
 from kmigrate.cli.views.tables import table
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord
+from kmigrate.workflow.status.snapshot import Snapshot
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
@@ -202,12 +203,13 @@ def test_a_watch_that_nobody_reads_ends(as_json: bool, monkeypatch: pytest.Monke
 
     async def snapshot(_: object) -> Any:
         looks.append(1)
-        return SimpleNamespace(as_json=dict)
+        return Snapshot(0, 0, (), (), (), (), frozenset(), (), ())
 
+    connections: Any = None
     monkeypatch.setattr(status, "snapshot", snapshot)
-    monkeypatch.setattr(status, "snapshot_view", lambda _: Text("all"))
     with nobody_reads("stdout"):
-        assert run_to_end(Call(json=as_json), lambda: status._watch(Call(json=as_json), None, 60.0)) == Exit.OK  # type: ignore[arg-type]
+        call = Call(json=as_json)
+        assert run_to_end(call, lambda: status._print_snapshots(call, connections, 60.0)) == Exit.OK
     assert looks == [1]
 
 

@@ -1,0 +1,235 @@
+"""Keys, filter, sizes and screens of `status --watch`, driven by Textual's pilot on snapshots without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import unicodedata
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from textual.pilot import Pilot
+
+from kmigrate.cli.base.exits import Exit
+from kmigrate.cli.watch.app import Watch
+from kmigrate.cli.watch.details import Look
+from kmigrate.errors import Unreachable
+from kmigrate.workflow.status.group_detail import GroupDetail
+from kmigrate.workflow.status.progress import ProgressTracker
+from kmigrate.workflow.status.snapshot import Snapshot
+from tests.captures.status import screen_lines
+from tests.fakes.snapshots import billing, estate, many
+
+_HOSTILE = ("[bold]x[/bold]", "[/]", "a\nb", "\x1b[31mred", "\u202egnp", "\x9b31m", ":smile:")
+
+
+async def _billing(link: str, group: str) -> GroupDetail | None:
+    return billing()
+
+
+@asynccontextmanager
+async def screen(
+    shot: Snapshot,
+    size: tuple[int, int] = (80, 24),
+    detail: Callable[[str, str], Awaitable[GroupDetail | None]] = _billing,
+) -> AsyncIterator[tuple[Watch, Pilot[Exit]]]:
+    async def once() -> Snapshot:
+        if looked:
+            await asyncio.Event().wait()
+        looked.append(shot)
+        return shot
+
+    looked: list[Snapshot] = []
+    app = Watch(once, detail, 0.1)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield app, pilot
+
+
+def text(app: Watch) -> str:
+    return "\n".join(screen_lines(app))
+
+
+@pytest.mark.parametrize(
+    ("size", "heads"),
+    [
+        ((80, 24), ["topic", "state", "copied", "lag", "left", "age", "in/s", "copy/s"]),
+        ((40, 20), ["topic", "copied", "lag", "left", "in/s"]),
+        ((120, 40), ["topic", "state", "copied", "lag", "left", "age", "in/s", "copy/s", "bytes/s", "parts", "why"]),
+    ],
+)
+def test_each_size_shows_whole_columns_and_both_tables(size: tuple[int, int], heads: list[str]) -> None:
+    async def scenario() -> None:
+        async with screen(estate(), size) as (app, _):
+            lines = screen_lines(app)
+            assert (len(lines), {len(line) for line in lines}) == (size[1], {size[0]})
+            head = next(line for line in lines if line.split()[:1] == ["topic"])
+            assert head.split() == heads
+            groups = next(line for line in lines if line.split()[:1] == ["group"])
+            assert "direct" in groups
+            assert "target" in groups
+            first = lines[lines.index(head) + 1]
+            assert first.startswith("✗ audit"), "what needs a person comes first"
+            assert "--accept-loss 70..99" in text(app).replace("\n", " "), "with the command that helps"
+
+    asyncio.run(scenario())
+
+
+def test_a_filter_narrows_while_it_is_typed_and_escape_shows_all_again() -> None:
+    async def scenario() -> None:
+        async with screen(estate()) as (app, pilot):
+            await pilot.press("slash", *"orders", "enter")
+            assert "2 of 10 hold: orders" in text(app)
+            assert "● orders" in text(app)
+            assert "clicks" not in text(app)
+            assert "billing" not in text(app)
+            await pilot.press("escape")
+            assert "clicks" in text(app)
+            assert "billing" in text(app)
+
+    asyncio.run(scenario())
+
+
+def test_the_cursor_stays_on_its_topic_when_the_order_changes() -> None:
+    async def scenario() -> None:
+        async with screen(estate()) as (app, pilot):
+            await pilot.press("down", "down", "down")
+            assert app._topics.chosen is not None
+            name = app._topics.chosen.name
+            await pilot.press("s")
+            assert "sorted by name" in text(app)
+            assert app._topics.chosen.name == name
+
+    asyncio.run(scenario())
+
+
+def test_enter_opens_a_topic_and_escape_goes_back() -> None:
+    async def scenario() -> None:
+        async with screen(estate()) as (app, pilot):
+            await pilot.press("enter")
+            await pilot.pause()
+            shown = text(app)
+            assert "leaders" in shown
+            assert "2 → 12" in shown
+            await pilot.press("s")
+            assert "sorted" not in text(app), "the keys of the main screen do nothing here"
+            gone = replace(estate(), topics=())
+            app.show(Look(gone, ProgressTracker().add(gone)))
+            await pilot.pause()
+            assert "topic audit is not mirrored any more" in text(app)
+            await pilot.press("escape")
+            await pilot.pause()
+            assert "Filter" in text(app)
+
+    asyncio.run(scenario())
+
+
+def test_enter_on_a_group_shows_members_and_partitions() -> None:
+    async def scenario() -> None:
+        async with screen(estate()) as (app, pilot):
+            await pilot.press("tab", "enter")
+            await pilot.pause(0.1)
+            shown = text(app)
+            assert "its promote waits: 1 member has not joined at a router" in shown
+            assert "source billing-2 /10.0.7.12" in shown
+            assert "invoices 2, orders 2,5" in shown
+            assert "read by" in shown
+
+    asyncio.run(scenario())
+
+
+def test_a_group_that_cannot_be_asked_says_why() -> None:
+    async def away(link: str, group: str) -> GroupDetail | None:
+        raise Unreachable("cluster-unreachable", "no broker of the source answers")
+
+    async def scenario() -> None:
+        async with screen(estate(), detail=away) as (app, pilot):
+            await pilot.press("tab", "enter")
+            await pilot.pause(0.1)
+            assert "no broker of the source answers" in text(app)
+
+    asyncio.run(scenario())
+
+
+def test_all_shows_what_has_no_room_above_the_tables() -> None:
+    async def scenario() -> None:
+        noisy = replace(estate(), warnings=tuple(f"warning number {n}" for n in range(5)))
+        async with screen(noisy) as (app, pilot):
+            assert "and 4 more: key a" in text(app)
+            await pilot.press("a")
+            await pilot.pause()
+            assert "warning number 4" in text(app)
+
+    asyncio.run(scenario())
+
+
+def test_a_thousand_topics_scroll_sort_and_filter() -> None:
+    async def scenario() -> None:
+        async with screen(many(1_000)) as (app, pilot):
+            assert "↓ 10 copying" in text(app)
+            await pilot.press("s", "end")
+            await pilot.pause(0.1)
+            assert "team-39.e…nts.0999" in text(app)
+            await pilot.press("slash", *"0777", "enter")
+            await pilot.pause()
+            assert "1 of 1040 hold: 0777" in text(app)
+            assert "team-17.e…nts.0777" in text(app)
+
+    asyncio.run(scenario())
+
+
+def test_a_terminal_that_changes_its_size_gets_other_columns() -> None:
+    async def scenario() -> None:
+        async with screen(estate(), (120, 40)) as (app, pilot):
+            await pilot.resize_terminal(40, 20)
+            await pilot.pause()
+            assert "bytes/s" not in text(app)
+            await pilot.resize_terminal(120, 40)
+            await pilot.pause()
+            assert "bytes/s" in text(app)
+
+    asyncio.run(scenario())
+
+
+def test_hostile_names_are_shown_and_obeyed_nowhere() -> None:
+    async def scenario() -> None:
+        shot = estate()
+        names = tuple(replace(shot.topics[0], topic=name, upkeep=name) for name in _HOSTILE)
+        odd = replace(shot, topics=names, groups=tuple(replace(shot.groups[0], group=name) for name in _HOSTILE))
+        async with screen(odd, (120, 40)) as (app, pilot):
+            shown = text(app)
+            assert "[bold]x[/bold]" in shown
+            assert ":smile:" in shown
+            assert not [each for each in shown if each != "\n" and unicodedata.category(each) in ("Cc", "Cf")]
+            for keys in (("enter",), ("escape", "tab", "enter")):
+                await pilot.press(*keys)
+                await pilot.pause()
+                assert not [each for each in text(app) if each != "\n" and unicodedata.category(each) in ("Cc", "Cf")]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("key", "code"), [("q", Exit.OK), ("ctrl+c", Exit.INTERRUPTED)])
+def test_q_and_ctrl_c_end_it_with_their_codes(key: str, code: Exit) -> None:
+    async def scenario() -> None:
+        async with screen(estate()) as (app, pilot):
+            await pilot.press(key)
+            await pilot.pause()
+            assert app.return_value == code
+
+    asyncio.run(scenario())
+
+
+def test_an_error_of_a_look_ends_it_and_is_kept() -> None:
+    async def broken() -> Snapshot:
+        raise Unreachable("cluster-unreachable", "no broker of the target answers")
+
+    async def scenario() -> None:
+        app = Watch(broken, _billing, 0.1)
+        async with app.run_test() as pilot:
+            await pilot.pause()
+            assert (app.return_value, str(app.failure)) == (Exit.FAILED, str(app.failure))
+            assert isinstance(app.failure, Unreachable)
+
+    asyncio.run(scenario())
