@@ -16,6 +16,7 @@ import termios
 from contextlib import suppress
 from itertools import count
 
+from kmigrate.cli.base.signals import heeded
 from kmigrate.cli.watch.app import watch
 from kmigrate.workflow.status.group_detail import GroupDetail
 from kmigrate.workflow.status.snapshot import Snapshot
@@ -32,10 +33,11 @@ def main(topics: int) -> int:
     async def detail(link: str, group: str) -> GroupDetail:
         return billing()
 
-    try:
-        return int(asyncio.run(watch(look, detail, 1.0)))
-    except KeyboardInterrupt:
-        return 130
+    with heeded():
+        try:
+            return int(asyncio.run(watch(look, detail, 1.0)))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            return 130
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -35,7 +34,6 @@ _LONGEST_S = 30.0
 """The longest pause between two looks."""
 _OF_MAIN = frozenset({"filter", "no_filter", "order", "everything"})
 _FILTER_HINT = "words of a row; Enter keeps them, Escape shows all"
-_ENDING = (signal.SIGTERM,)
 
 
 async def watch(
@@ -45,14 +43,13 @@ async def watch(
 ) -> Exit:
     """Show snapshots on the whole screen until a key or a signal ends the application; raise a look's error."""
     app = Watch(look, detail, interval_s)
-    loop = asyncio.get_running_loop()
-    for number in _ENDING:
-        loop.add_signal_handler(number, app.exit, Exit.INTERRUPTED)
+    before = signal.getsignal(signal.SIGHUP)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Ctrl-C in place of SIGHUP would wait for the closed terminal
     try:
         ended = await accompanied(app.run_async(), _leave_closed_terminal())
     finally:
-        for number in _ENDING:
-            loop.remove_signal_handler(number)
+        signal.signal(signal.SIGHUP, before)
     if app.failure is not None:
         raise app.failure
     return ended if ended is not None else Exit.INTERRUPTED

@@ -85,7 +85,7 @@ def terminal() -> Iterator[Terminal]:
     [
         (lambda it: it.type(b"\x03"), 130),
         (lambda it: it.process.send_signal(signal.SIGINT), 130),
-        (lambda it: it.process.send_signal(signal.SIGTERM), 130),
+        (lambda it: it.process.send_signal(signal.SIGTERM), -signal.SIGTERM),
     ],
     ids=["ctrl-c", "SIGINT", "SIGTERM"],
 )
@@ -103,9 +103,10 @@ def test_every_end_leaves_the_alternate_screen_and_the_settings_as_they_were(
     assert b"Traceback" not in terminal.shown
 
 
-def test_a_closed_terminal_ends_a_process_that_ignores_sighup() -> None:
-    """Without a look at the terminal the process would wait for ever to write there; SIGHUP ends any other process."""
-    made = start(deaf=True)
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_closed_terminal_ends_the_process(deaf: bool) -> None:
+    """A process that ignores SIGHUP ends, too; it would otherwise wait for ever to write to the closed terminal."""
+    made = start(deaf=deaf)
     try:
         made.read(lambda shown: b"promoted" in shown, _FIRST_S)
         made.close()
