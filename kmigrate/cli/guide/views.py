@@ -12,8 +12,8 @@ from kmigrate.cli.guide.itinerary import command_of
 from kmigrate.cli.guide.next_step import NextStep
 from kmigrate.cli.guide.standing import Standing
 from kmigrate.cli.guide.survey import GroupFound, Survey, TopicFound
-from kmigrate.cli.views.lags import bytes_text
 from kmigrate.cli.views.tables import facts, figure, phase_text, table
+from kmigrate.model.amounts import bytes_text
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 
 __all__ = [
