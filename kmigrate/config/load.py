@@ -23,6 +23,8 @@ from kmigrate.config.secret_text import SecretText
 from kmigrate.config.settings import (
     Defaults,
     FinishSection,
+    HttpSection,
+    LogSection,
     MetricsSection,
     MirrorSection,
     PromoteSection,
@@ -43,6 +45,8 @@ SECTIONS: Mapping[str, type[Any]] = {
     "promote": PromoteSection,
     "finish": FinishSection,
     "metrics": MetricsSection,
+    "http": HttpSection,
+    "log": LogSection,
     "defaults": Defaults,
 }
 _ALL = ("clusters", *SECTIONS)
@@ -74,15 +78,18 @@ def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str]
         promote=_section(PromoteSection, raw.sections["promote"]),
         finish=_section(FinishSection, raw.sections["finish"]),
         metrics=_section(MetricsSection, raw.sections["metrics"]),
+        http=_section(HttpSection, raw.sections["http"]),
+        log=_section(LogSection, raw.sections["log"]),
         defaults=_section(Defaults, raw.sections["defaults"]),
         origins=raw.origins(),
     )
     target = raw.sections["defaults"].get("target")
     if target is not None and settings.defaults.target not in settings.clusters:
         raise bad_value(target, f"one of the configured clusters: {', '.join(sorted(settings.clusters)) or 'none'}")
-    listen = raw.sections["metrics"].get("listen")
-    if listen is not None and settings.metrics.listen and listen_address(settings.metrics.listen) is None:
-        raise bad_value(listen, "host:port, or a port from 0 (any free one) to 65535")
+    for section, address in (("metrics", settings.metrics.listen), ("http", settings.http.listen)):
+        listen = raw.sections[section].get("listen")
+        if listen is not None and address and listen_address(address) is None:
+            raise bad_value(listen, "host:port, or a port from 0 (any free one) to 65535")
     return settings
 
 

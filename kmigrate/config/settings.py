@@ -14,6 +14,8 @@ from kmigrate.model.settings import ClusterSettings
 __all__ = [
     "Defaults",
     "FinishSection",
+    "HttpSection",
+    "LogSection",
     "MetricsSection",
     "MirrorSection",
     "PromoteSection",
@@ -151,6 +153,23 @@ class MetricsSection:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpSection:
+    """`[http]`: the web page that a running controller serves."""
+
+    listen: str = _key("", "host:port, or a port of 127.0.0.1, where the web page is served; '' for nowhere")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSection:
+    """`[log]`: the log of a running process."""
+
+    format: str = _key("text", "text for a person, or json: a JSON document per line", choices=("text", "json"))
+    level: str = _key(
+        "info", "the least level that is written: info, warning or error", choices=("info", "warning", "error")
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PromoteSection:
     """`[promote]`: when a promote may fence, and how long a fence may hold requests."""
 
@@ -197,6 +216,8 @@ class Settings:
     promote: PromoteSection = field(default_factory=PromoteSection)
     finish: FinishSection = field(default_factory=FinishSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
+    http: HttpSection = field(default_factory=HttpSection)
+    log: LogSection = field(default_factory=LogSection)
     defaults: Defaults = field(default_factory=Defaults)
     origins: Mapping[str, str] = field(default_factory=dict)
 

@@ -271,6 +271,15 @@ class MirrorMetrics:
         finally:
             del self._links[name]
 
+    def role(self, name: str) -> str:
+        """Return whether this process leads the mirrors of a link, copies beside the leader, or stands by; or ''."""
+        meter = self._links.get(name)
+        if meter is None:
+            return ""
+        if meter.holds_lease():
+            return "leads"
+        return "copies" if meter.lanes else "stands by"
+
     def _by_link(self, read: Callable[[LinkMeter], _Found]) -> Iterator[Sample]:
         for link, meter in sorted(self._links.items()):
             for labels, value in list(read(meter)):

@@ -32,6 +32,9 @@ class Page:
     content_type: str
     make: Callable[[], Iterable[str]]
     """Makes the page's text, in pieces that each take much less than `_SLICE_S`."""
+    status: Callable[[], HTTPStatus] = lambda: HTTPStatus.OK
+    """Returns the status of the answer, just before the page is made."""
+    headers: tuple[str, ...] = ()
 
 
 class PageServer:
@@ -106,7 +109,8 @@ class PageServer:
             return _refusal(HTTPStatus.NOT_FOUND, also=f"known: {', '.join(sorted(self._pages))}")
         if method not in ("GET", "HEAD"):
             return _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET, HEAD")
-        return _response(HTTPStatus.OK, page.content_type, await _made(page), with_body=method == "GET")
+        status = page.status()
+        return _response(status, page.content_type, await _made(page), *page.headers, with_body=method == "GET")
 
 
 async def _made(page: Page) -> str:

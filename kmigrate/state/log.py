@@ -65,6 +65,8 @@ _PAUSE_S = 0.1
 """Seconds before a read of the log is tried again."""
 _APPEND_S, _GRACE_S = 10.0, 2.0
 """Seconds that a broker has for an append, and seconds more that we wait for its answer."""
+_LOST_S = 5.0
+"""Seconds without an answer to a read after which the log counts as lost; a read waits for 0.5 s at most."""
 _MOST_REPAIRS = 16
 """Most keys that a write repairs beforehand: endless strays must not keep every writer busy."""
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
@@ -137,6 +139,8 @@ class StateLog:
         self._following: asyncio.Task[None]
         self.trouble: KmigrateError | None = None
         """The newest error that the reader retries after; None when all is well."""
+        self._read_at = monotonic()
+        """Time of the newest answer to a read of the state log."""
 
     # reading
 
@@ -158,7 +162,7 @@ class StateLog:
             await self._read_whole()
             self._broken = None
             with suppress(CompactedUnreadError, PlaceLostError):
-                await self._tail.run(self._progress, self._on_trouble)
+                await self._tail.run(self._read_on, self._on_trouble)
 
     async def _read_whole(self) -> None:
         """Fold the log anew; the state stays until then, and never goes back; raise StateLogBroken for another log."""
@@ -167,7 +171,7 @@ class StateLog:
                 self._client,
                 self.topic,
                 purpose="state-read",
-                on_progress=self._progress,
+                on_progress=self._read_on,
                 on_trouble=self._on_trouble,
             )
             if fold.contradicts(self._fold):
@@ -371,6 +375,16 @@ class StateLog:
 
     T = TypeVar("T")
 
+    @property
+    def lost(self) -> str:
+        """The reason why this process does not know the newest state; '' while the log's leader answers."""
+        if self._broken is not None:
+            return self._broken.what
+        silent_s = monotonic() - self._read_at
+        if silent_s <= _LOST_S:
+            return ""
+        return f"the state log was last read {silent_s:.0f} s ago" + (f": {self.trouble.what}" if self.trouble else "")
+
     async def wait(self, found: Callable[[State], T | None], timeout: float, what: str) -> T:
         """Wait until `found(state)` is not None; look again after every change of state or presence."""
         return await self._until(lambda: found(self.state), timeout, what)
@@ -409,6 +423,10 @@ class StateLog:
                 await event.wait()
         except TimeoutError:
             return
+
+    def _read_on(self) -> None:
+        self._read_at = monotonic()
+        self._progress()
 
     def _progress(self) -> None:
         self.trouble = None

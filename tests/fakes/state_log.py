@@ -26,6 +26,7 @@ class MemoryLog:
     def __init__(self, *records: Record) -> None:
         self.state = State()
         self.history: list[Record | None] = []
+        self.lost = ""
         self.ahead_ms = 0
         """How far the log's clock is ahead of the test's clock."""
         self.presence: dict[str, tuple[Presence, float]] = {}

@@ -147,6 +147,11 @@ class Output:
         self._spinner: Waiting | None = None
         self.heard: Callable[[str], None] | None = None
         """Receives each text of a wait, where a caller of verbs reports their progress."""
+        self._error_sink: Callable[[BaseException], object] | None = None
+
+    def errors_go_to(self, sink: Callable[[BaseException], object]) -> None:
+        """From now on hand the error that ends the call to a log, in place of its text for a person."""
+        self._error_sink = sink
 
     def never_block(self) -> None:
         """From now on leave out a line that would block: while this process waits, its clients wait."""
@@ -209,6 +214,9 @@ class Output:
         self._trace(error)
         if self.json:
             self._write(error.as_json())
+        if self._error_sink is not None:
+            self._error_sink(error)
+            return
         lines = [self._within(Text.assemble(("error ", "bold red"), (error.ref, "bold"), f": {error.what}"))]
         if error.still_true:
             lines.append(self._within(Text.assemble(("still true: ", "dim"), error.still_true), 2))
@@ -240,6 +248,9 @@ class Output:
                     "exit_code": int(Exit.FAILED),
                 }
             )
+        if self._error_sink is not None:
+            self._error_sink(error)
+            return
         line = Text(f"error internal-error: {what} (--debug shows where)", style="red")
         self._warn(below([line, _more("internal-error")]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
@@ -40,7 +41,24 @@ Name = Annotated[str | None, typer.Option("--name", help="Name of this router (e
 
 Metrics = Annotated[
     str | None,
-    typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics there (else [metrics] listen; off)."),
+    typer.Option(
+        "--metrics", metavar="HOST:PORT", help="Serve /metrics, /healthz, /readyz there (else [metrics] listen; off)."
+    ),
+]
+
+
+Http = Annotated[
+    str | None,
+    typer.Option("--http", metavar="HOST:PORT", help="Serve the web page there (else [http] listen; off)."),
+]
+
+
+LogFormat = Annotated[
+    str | None, typer.Option("--log-format", metavar="text|json", help="Form of the log on stderr (else [log] format).")
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option("--log-level", metavar="info|warning|error", help="Least level in the log (else [log] level)."),
 ]
 
 
@@ -73,20 +91,33 @@ def _serve(
         runner.run(serve(call, engines, link, workers=workers, worker=worker, take_over=take_over))
 
 
-def _override(call: Call, *, port: int | None = None, name: str | None = None, metrics: str | None = None) -> None:
-    for key, given in (("router.port", port), ("router.name", name), ("metrics.listen", metrics)):
-        if given is not None:
-            call.overrides[key] = str(given)
+def _override(call: Call, flags: Mapping[str, object]) -> None:
+    """Put the flags of a call above the keys of the configuration."""
+    call.overrides |= {key: str(given) for key, given in flags.items() if given is not None}
+
+
+def _log_flags(form: str | None, level: str | None) -> dict[str, object]:
+    return {"log.format": form, "log.level": level}
 
 
 @command(app, "run")
-def run(call: Call, port: Port = None, name: Name = None, metrics: Metrics = None, take_over: TakeOver = False) -> None:
+def run(
+    call: Call,
+    port: Port = None,
+    name: Name = None,
+    metrics: Metrics = None,
+    http: Http = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    take_over: TakeOver = False,
+) -> None:
     """Run mirror, router and controller together.
 
     One process, until Ctrl-C or SIGTERM. Links that are created later are picked up. The call is refused while a router
     of the same name answers. A process whose router was replaced goes on with mirror and controller.
     """
-    _override(call, port=port, name=name, metrics=metrics)
+    given = {"router.port": port, "router.name": name, "metrics.listen": metrics, "http.listen": http}
+    _override(call, {**given, **_log_flags(log_format, log_level)})
     _serve(call, Engine.MIRROR | Engine.ROUTER | Engine.CONTROLLER, take_over=take_over)
 
 
@@ -95,6 +126,8 @@ def run_mirror(
     call: Call,
     link: Link = None,
     metrics: Metrics = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     workers: Workers = 1,
     worker: Annotated[bool, typer.Option("--worker", hidden=True, help="End when standard input closes.")] = False,
 ) -> None:
@@ -103,7 +136,7 @@ def run_mirror(
     Processes on any machines share the partitions of a link, and take over the partitions of a process that dies. With
     --metrics each further worker serves at the next port.
     """
-    _override(call, metrics=metrics)
+    _override(call, {"metrics.listen": metrics, **_log_flags(log_format, log_level)})
     _serve(call, Engine.MIRROR, link, workers=workers, worker=int(worker))
 
 
@@ -113,6 +146,8 @@ def run_router(
     port: Port = None,
     name: Name = None,
     metrics: Metrics = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     workers: Workers = 1,
     take_over: TakeOver = False,
     worker: Annotated[int, typer.Option("--worker", hidden=True, help="End when standard input closes.")] = 0,
@@ -123,7 +158,8 @@ def run_router(
     the same ports, registered as NAME-1 to NAME-n; a process that dies is started again. With --metrics each further
     worker serves at the next port.
     """
-    _override(call, port=port, name=name, metrics=metrics)
+    given = {"router.port": port, "router.name": name, "metrics.listen": metrics}
+    _override(call, {**given, **_log_flags(log_format, log_level)})
     if (workers > 1 or worker) and not call.settings.router.port:
         raise UsageError(
             "workers-need-a-port",
@@ -157,9 +193,16 @@ async def forget_router(
 
 
 @command(controller_app, "run")
-def run_controller(call: Call) -> None:
+def run_controller(
+    call: Call,
+    metrics: Metrics = None,
+    http: Http = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+) -> None:
     """Run the controller.
 
     The controller carries out what `promote` and `group promote` ask for.
     """
+    _override(call, {"metrics.listen": metrics, "http.listen": http, **_log_flags(log_format, log_level)})
     _serve(call, Engine.CONTROLLER)

@@ -3,5 +3,7 @@
 engine_settings   the kinds of engines, and their settings from the configuration
 engines           builds and runs the engines
 workers           further processes of `--workers N`
-metrics_endpoint  /metrics and /healthz
+metrics_endpoint  /metrics, /healthz and /readyz, on one port
+health            which engines may get work, and why not
+logs              the log on stderr, and the events on stdout
 """

@@ -18,11 +18,12 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TextIO
+from functools import partial
 
 from kmigrate.cli.base.call import Call
-from kmigrate.cli.base.output import SkippedLines, log_line
 from kmigrate.cli.process.engine_settings import Engine, mirror_settings, router_settings
+from kmigrate.cli.process.health import EngineHealth, Health
+from kmigrate.cli.process.logs import LINK, open_log, report
 from kmigrate.cli.process.metrics_endpoint import process_registry, serve_metrics, show_strays
 from kmigrate.cli.process.workers import end_with_parent, keep_worker
 from kmigrate.cluster.admin import Admin
@@ -35,6 +36,7 @@ from kmigrate.model.records import LinkRecord
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.observe.readiness import Hindrance, Readiness
 from kmigrate.router.process.server import Router
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
@@ -44,6 +46,7 @@ from kmigrate.workflow.groups.watch import GroupFigures, WatchSettings
 
 __all__ = ["serve"]
 
+_log = logging.getLogger("kmigrate.process")
 _LOOK_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _CALM_SECONDS = 30.0
@@ -67,50 +70,17 @@ async def serve(
     if worker:
         end_with_parent(stop)
     call.out.never_block()
-    _log_to_stderr()
-    # Reference counts free what engines make. Frequent searches for cycles would cost 5% of the processor time.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-    # A process may be started before the first link exists: the process creates the state log and waits for links.
-    async with call.connections(create=True) as connections:
-        for _, what in connections.warnings:
-            call.out.note(f"warning: {what}")
-        process = _Process(call, connections, stop, worker)
-        await process.run(engines, link, workers, take_over=take_over)
-    call.out.line({"event": "stopped"}, "stopped")
-
-
-class _LogHandler(logging.StreamHandler[TextIO]):
-    """A log handler that drops a line rather than wait for a slow reader: all clients of a router would wait, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._skipped = SkippedLines()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._skipped.skips(self.stream):
-            return
-        if self._skipped.count:
-            super().emit(logging.makeLogRecord({"msg": self._skipped.notice()[1]}))
-        super().emit(record)
-
-
-class _Line(logging.Formatter):
-    """A formatter that writes each log record as a single line: clients of a router choose names in log records."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        record.message = log_line(record.message)
-        return super().formatMessage(record)
-
-
-def _log_to_stderr() -> None:
-    """Show the engines' log on stderr, from level INFO up; without a handler INFO records would be lost."""
-    log = logging.getLogger("kmigrate")
-    if not log.handlers:
-        handler = _LogHandler()
-        handler.setFormatter(_Line("%(asctime)s %(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
+    async with open_log(call.settings.log, call.out):
+        # Reference counts free what engines make. Frequent searches for cycles would cost 5% of the processor time.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
+        # A process may be started before the first link exists: the process creates the state log and waits for links.
+        async with call.connections(create=True) as connections:
+            for _, what in connections.warnings:
+                _log.warning("%s", what)
+            process = _Process(call, connections, stop, worker)
+            await process.run(engines, link, workers, take_over=take_over)
+        report(call.out, "process", {"event": "stopped"}, "stopped")
 
 
 class _Process:
@@ -127,6 +97,7 @@ class _Process:
         self._mirrors = MirrorMetrics(self._registry)
         show_strays(self._registry, connections.log)
         self._groups = GroupFigures()
+        self._health = Health(lambda: connections.log.lost)
 
     def _on_failure(self, error: BaseException) -> None:
         self._fatal = self._fatal or error
@@ -134,7 +105,7 @@ class _Process:
 
     async def run(self, engines: Engine, link: str | None, workers: int, *, take_over: bool) -> None:
         async with AsyncExitStack() as stack:
-            await serve_metrics(self._call, self._registry, stack)
+            await serve_metrics(self._call, self._registry, self._health, stack)
             stack.push_async_callback(self._tasks.close)
             self._router = Engine.ROUTER in engines
             self._tasks.start(self._heed_log(), "state log")
@@ -145,13 +116,15 @@ class _Process:
                 await self._start_router(stack, shared=shared, alone=alone, take_over=take_over)
             if Engine.CONTROLLER in engines:
                 self._groups.show_in(self._registry)
-                self._tasks.start(self._keep("controller", {}, self._control), "controller")
+                health = self._health.add(EngineHealth("controller", role=self._controller_role))
+                self._tasks.start(self._keep(health, self._control), "controller")
             if Engine.MIRROR in engines:
                 self._tasks.start(self._follow_links(link), "links")
             kind = Engine.ROUTER if Engine.ROUTER in engines else Engine.MIRROR
             for number in range(1, workers):
                 self._tasks.start(keep_worker(self._call, number, kind, link, take_over=take_over), f"worker-{number}")
             await self._stop.wait()
+            self._health.closing = True
         if self._fatal is not None:
             raise self._fatal
 
@@ -187,27 +160,37 @@ class _Process:
         settings = replace(settings, replaces=replaces)
         router = Router(settings, self._connections.target, source_client, self._connections.log, self._instance)
         router.show_in(self._registry)
+        health = self._health.add(EngineHealth("router", own=lambda: router.readiness))
         _raise_file_limit()
         await router.start()
         until_closed = await stack.enter_async_context(AsyncExitStack())
         until_closed.push_async_callback(router.close)
-        self._tasks.start(self._serve_clients(router, settings.name, until_closed, alone=alone), "router")
-        self._call.out.line(
+        self._tasks.start(self._serve_clients(router, settings.name, health, until_closed, alone=alone), "router")
+        report(
+            self._call.out,
+            "router",
             {"event": "router-listening", "name": settings.name, "bootstrap": router.bootstrap},
             f"router {settings.name} listens: bootstrap.servers={router.bootstrap}",
         )
 
-    async def _serve_clients(self, router: Router, name: str, until_closed: AsyncExitStack, *, alone: bool) -> None:
+    async def _serve_clients(
+        self, router: Router, name: str, health: EngineHealth, until_closed: AsyncExitStack, *, alone: bool
+    ) -> None:
         """Run the router; after a replacement go on without the router, unless the process is `alone` a router."""
         try:
             await router.run()
         except Refused as replaced:
             if alone or replaced.ref != "router-replaced":
                 raise
+            readiness = Readiness(Hindrance.REPLACED, replaced.what)
+            health.own = lambda: readiness
             await until_closed.aclose()
-            self._call.out.line(
+            report(
+                self._call.out,
+                "router",
                 {"event": "router-replaced", "name": name, **replaced.as_json()},
                 f"router {name} was replaced and ended; mirror and controller go on: {replaced.what}",
+                level=logging.ERROR,
             )
 
     async def _control(self) -> None:
@@ -229,12 +212,12 @@ class _Process:
             ended = {link: running.pop(link) for link in running.keys() - links}
             for (name, _), mirror in ended.items():
                 mirror.cancel()
-                self._call.out.line({"event": "mirror-dropped", "link": name}, f"link {name} is gone: mirror ended")
+                dropped = {"event": "mirror-dropped", "link": name}
+                report(self._call.out, "mirror", dropped, f"link {name} is gone: mirror ended")
             if ended:
                 await asyncio.wait(ended.values())
             for name, uuid in links - running.keys():
-                mirror = self._tasks.start(self._keep("mirror", {"link": name}, self._mirror, name), name)
-                running[name, uuid] = mirror
+                running[name, uuid] = self._tasks.start(self._keep_mirror(name), name)
             await self._news()
 
     async def _mirror(self, name: str) -> None:
@@ -253,25 +236,44 @@ class _Process:
                 with self._mirrors.link(name, engine.meter):
                     await engine.run()
 
-    async def _keep(
-        self, what: str, fields: dict[str, str], run: Callable[..., Awaitable[None]], *arguments: str
-    ) -> None:
+    async def _keep_mirror(self, link: str) -> None:
+        """Keep a link's mirror running; each line that its tasks log names the link."""
+        LINK.set(link)
+        health = self._health.add(EngineHealth("mirror", link, role=lambda: self._mirrors.role(link)))
+        try:
+            await self._keep(health, partial(self._mirror, link))
+        finally:
+            self._health.drop(health)
+
+    def _controller_role(self) -> str:
+        lease = self._connections.log.state.lease("controller")
+        return "leads" if lease is not None and lease.holder == self._instance else "stands by"
+
+    async def _keep(self, health: EngineHealth, run: Callable[[], Awaitable[None]]) -> None:
         """Run an engine, and run the engine again after a failure that may pass; a bug of ours ends the process."""
+        what = health.engine
+        fields = {"link": health.link} if health.link else {}
         label = " ".join([what, *fields.values()])
-        self._call.out.line({"event": f"{what}-started", **fields}, f"{label} started")
+        report(self._call.out, what, {"event": f"{what}-started", **fields}, f"{label} started")
         pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             began = monotonic()
+            health.failure = ""
             try:
-                await run(*arguments)
+                await run()
                 return
             except KmigrateError as error:
                 failure = error
+            health.failure = failure.summary
             if monotonic() - began > _CALM_SECONDS:
                 pauses.reset()
-            self._call.out.line(
+            report(
+                self._call.out,
+                what,
                 {"event": f"{what}-failed", **fields, **failure.as_json()},
-                f"{label} failed, again in {pauses.next_s:g} s: {failure.ref}: {failure.what}",
+                f"{label} failed, again in {pauses.next_s:g} s: {failure.summary}",
+                level=logging.ERROR,
+                cause=failure.summary,
             )
             await pauses.pause()
 

@@ -1,4 +1,4 @@
-"""The HTTP pages of a running process: /metrics for Prometheus, /healthz for probes; off by default."""
+"""The HTTP pages of a running process: /metrics for Prometheus, /healthz and /readyz for probes; off by default."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from kmigrate import __version__
 from kmigrate.cli.base.call import Call
+from kmigrate.cli.process.health import Health, health_pages
+from kmigrate.cli.process.logs import report
 from kmigrate.config.listen import listen_address
 from kmigrate.net.http import Page, PageServer
 from kmigrate.observe.registry import CONTENT_TYPE, Kind, Metric, Registry, Sample, exposition
@@ -53,17 +55,14 @@ def _memory() -> Iterable[Sample]:
     return [((), pages * os.sysconf("SC_PAGE_SIZE"))]
 
 
-async def serve_metrics(call: Call, registry: Registry, stack: AsyncExitStack) -> None:
-    """Serve the registry where the configuration says so, until the stack closes; raises Refused."""
+async def serve_metrics(call: Call, registry: Registry, health: Health, stack: AsyncExitStack) -> None:
+    """Serve registry and health where the configuration says so, until the stack closes; raises Refused."""
     address = listen_address(call.settings.metrics.listen)
     if address is None:
         return
-    pages = {
-        "/metrics": Page(CONTENT_TYPE, lambda: exposition(registry)),
-        "/healthz": Page("text/plain; charset=utf-8", lambda: ["ok\n"]),
-    }
+    pages = {"/metrics": Page(CONTENT_TYPE, lambda: exposition(registry)), **health_pages(health)}
     server = PageServer(*address, pages)
     await server.start()
     stack.push_async_callback(server.close)
     url = f"http://{server.address}/metrics"
-    call.out.line({"event": "metrics-listening", "url": url}, f"metrics: {url}")
+    report(call.out, "process", {"event": "metrics-listening", "url": url}, f"metrics: {url}")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
 
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.process.engine_settings import Engine
+from kmigrate.cli.process.logs import report
 from kmigrate.config.listen import listen_address
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
@@ -40,7 +42,8 @@ def worker_command(
         command += ["mirror", "run", "--worker"]
         shared = {"--link": link}
     metrics = _metrics(call, number)
-    given = {**shared, "--target": call.target, "--config": call.config, "--metrics": metrics}
+    log = {"--log-format": call.overrides.get("log.format"), "--log-level": call.overrides.get("log.level")}
+    given = {**shared, "--target": call.target, "--config": call.config, "--metrics": metrics, **log}
     for flag, value in given.items():
         command += [flag, str(value)] if value else []
     return [*command, *(["--json"] if call.json else []), *(["--debug"] if call.debug else [])]
@@ -65,7 +68,9 @@ async def keep_worker(call: Call, number: int, engine: Engine, link: str | None,
             *worker_command(call, number, engine, link, take_over=take_over), stdin=PIPE, start_new_session=True
         )
         take_over = False
-        call.out.line(
+        report(
+            call.out,
+            "process",
             {"event": "worker-started", "worker": number, "pid": worker.pid},
             f"worker {number} started: process {worker.pid}",
         )
@@ -75,9 +80,12 @@ async def keep_worker(call: Call, number: int, engine: Engine, link: str | None,
             await _end(worker)
         if monotonic() - began > _CALM_SECONDS:
             pauses.reset()
-        call.out.line(
+        report(
+            call.out,
+            "process",
             {"event": "worker-ended", "worker": number, "pid": worker.pid, "code": code},
             f"worker {number} ended with code {code}, again in {pauses.next_s:g} s",
+            level=logging.ERROR,
         )
         await pauses.pause()
 

@@ -23,6 +23,7 @@ from kmigrate.net.clock import boottime, monotonic, sleep
 from kmigrate.net.retry import every, until
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.net.tls import Arrivals, ServerTls
+from kmigrate.observe.readiness import READY, Hindrance, Readiness
 from kmigrate.observe.registry import Registry
 from kmigrate.router.metrics import show_router
 from kmigrate.router.process.clusters import Clusters
@@ -140,6 +141,21 @@ class Router:
         self._tasks.start(self._see_off(), "router-handoff")
         self._tasks.start(self._keep_limits(), "router-limits")
 
+    @property
+    def readiness(self) -> Readiness:
+        """Whether clients should come to this router now."""
+        if self._shared.closing:
+            return Readiness(Hindrance.CLOSING, "clients are asked to leave")
+        if not self._serving:
+            return Readiness(Hindrance.STARTING, "no client is accepted yet")
+        if self._shared.log_problem:
+            return Readiness(Hindrance.STATE_LOG_LOST, self._shared.log_problem)
+        if self._shared.stood_still():
+            return Readiness(Hindrance.STOOD_STILL, "what was decided meanwhile is not read yet")
+        if self._unroutable == self._state_log.state.epoch:
+            return Readiness(Hindrance.STATE_UNUSABLE, f"state {self._unroutable} makes no routing table")
+        return READY
+
     async def run(self) -> None:
         """Wait for a fatal error and raise it."""
         if self._failed is None:
@@ -149,9 +165,9 @@ class Router:
     async def close(self) -> None:
         """Accept no more clients, close each connection when its answers have arrived, and leave the state log."""
         self._serving = False
+        self._shared.closing = True
         self._ports.close()
         deadline = monotonic() + self.settings.drain_s
-        self._shared.closing = True
         for connection in list(self._connections):
             connection.retire()
         await until(lambda: not self._connections, every_s=_DRAIN_LOOK_S, within_s=self.settings.drain_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import logging
 import os
 import re
 import signal
@@ -26,7 +25,6 @@ from kmigrate.cli.base.call import Call, run_to_end
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.output import Answer, Output
 from kmigrate.cli.commands import status
-from kmigrate.cli.process import engines
 from kmigrate.cli.views.tables import table
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord
@@ -172,23 +170,6 @@ def test_an_engine_waits_for_nobody_who_shall_read_its_lines(as_json: bool) -> N
         assert [json.loads(line) for line in lines] == [{"event": "not-told", "lines": 3}, {"number": 3}, {"number": 4}]
     else:
         assert lines == ["3 lines were not told: nobody read them", "line 3", "line 4"]
-
-
-def test_nor_does_it_wait_for_who_shall_read_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = logging.getLogger("kmigrate")
-    monkeypatch.setattr(log, "handlers", [])
-    before = log.level
-    try:
-        with nobody_reads_yet("stderr") as reader:
-            engines._log_to_stderr()
-            for number in range(3):
-                log.info("client %d", number)
-            emptied(reader)
-            log.info("client %d", 3)
-            lines = told(reader)
-    finally:
-        log.setLevel(before)
-    assert [line.split(" ", 2)[2] for line in lines] == ["3 lines were not told: nobody read them", "client 3"]
 
 
 @pytest.mark.parametrize("words", [["frob"], ["frob", "--json"], []])

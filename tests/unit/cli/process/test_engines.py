@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +57,7 @@ def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(
         encoding="utf-8",
     )
     settings = load(config, {})
-    call = SimpleNamespace(settings=settings, out=SimpleNamespace(line=lambda *_: None))
+    call = SimpleNamespace(settings=settings, out=SimpleNamespace(json=True, line=lambda *_: None))
     connections = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=MemoryLog())
     monkeypatch.setattr(engines, "Router", _Router)
     monkeypatch.setattr(engines, "_raise_file_limit", lambda: None)
@@ -75,54 +73,15 @@ def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(
     assert asyncio.run(sources()) == ["first", "second"]
 
 
-def test_what_engines_say_of_clients_is_seen_also_where_it_is_no_warning(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A client gets an error code for its refused transaction; only the router's log has the reason."""
-    log = logging.getLogger("kmigrate")
-    monkeypatch.setattr(log, "handlers", [])
-    monkeypatch.setattr(logging.root, "handlers", [])
-    before = log.level
-    try:
-        for _ in range(2):
-            engines._log_to_stderr()
-        logging.getLogger("kmigrate.router").info("till: promote its topics together")
-        logging.getLogger("somebody.else").info("what is not ours")
-    finally:
-        log.setLevel(before)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} till: promote its topics together", line)
-
-
-def test_a_name_in_a_log_makes_no_second_line_and_nothing_that_a_terminal_obeys(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Any client chooses its client id: an invented log line would look like a line of ours."""
-    log = logging.getLogger("kmigrate")
-    monkeypatch.setattr(log, "handlers", [])
-    before = log.level
-    name = "app\n2026-01-01 00:00:00,000 link l: promoted\r\x1b[2J\x9b31m\u202e\u2028é"
-    try:
-        engines._log_to_stderr()
-        logging.getLogger("kmigrate.router").warning("%s: its transaction is refused", name)
-        logging.getLogger("kmigrate.router").warning("%s", "x" * 100_000)
-    finally:
-        log.setLevel(before)
-    first, second = capsys.readouterr().err.splitlines()
-    assert "app\\n2026-01-01" in first and first.endswith("é: its transaction is refused")
-    assert not set(first) & set("\r\x1b\x9b\u202e\u2028")
-    assert len(second) < 5000 and second.endswith("xxx… and 96,000 characters more")
-
-
 def test_a_link_that_was_made_anew_between_two_looks_has_another_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     log, said = MemoryLog(LINK), list[str]()
-    call = SimpleNamespace(out=SimpleNamespace(line=lambda event, _: said.append(event["event"])))
+    call = SimpleNamespace(out=SimpleNamespace(json=True, line=lambda event, _: said.append(event["event"])))
 
     async def scenario() -> None:
         process: Any = engines._Process(call, SimpleNamespace(log=log), asyncio.Event(), 0)  # type: ignore[arg-type]
         running, started = set[str](), asyncio.Queue[str]()
 
-        async def keep(*_: Any) -> None:
+        async def keep(_: str) -> None:
             link = log.state.link("l")
             assert link is not None
             assert not running, "the one before it has ended"
@@ -134,7 +93,7 @@ def test_a_link_that_was_made_anew_between_two_looks_has_another_mirror(monkeypa
                 await asyncio.sleep(0)
                 running.discard(link.uuid)
 
-        monkeypatch.setattr(process, "_keep", keep)
+        monkeypatch.setattr(process, "_keep_mirror", keep)
         async with asyncio.timeout(10):
             process._tasks.start(process._follow_links(None))
             assert await started.get() == "u"
@@ -158,7 +117,7 @@ def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(mo
 
     monkeypatch.setattr(engines, "serve_metrics", nothing)
     monkeypatch.setattr(engines._Process, "_control", broken)
-    call = SimpleNamespace(out=SimpleNamespace(line=lambda *_: None))
+    call = SimpleNamespace(out=SimpleNamespace(json=True, line=lambda *_: None))
     log = SimpleNamespace(changed=broken)
 
     async def ended(kinds: Engine) -> None:
@@ -191,7 +150,7 @@ def test_a_process_goes_on_without_its_replaced_router_unless_the_router_is_all_
     config.write_text('[clusters.target]\n"bootstrap.servers" = "target:9092"\n', encoding="utf-8")
     settings = load(config, {})
     said: list[str] = []
-    out = SimpleNamespace(line=lambda fields, _: said.append(fields["event"]))
+    out = SimpleNamespace(json=True, line=lambda fields, _: said.append(fields["event"]))
     connections = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=MemoryLog())
     monkeypatch.setattr(engines, "Router", _ReplacedRouter)
     monkeypatch.setattr(engines, "_raise_file_limit", lambda: None)

@@ -48,3 +48,8 @@ def test_a_routers_worker_has_its_parents_name_and_ports_and_a_number_of_its_own
 def test_a_routers_worker_takes_over_where_its_parent_does() -> None:
     assert "--take-over" in worker_command(Call(), 1, Engine.ROUTER, take_over=True)
     assert "--take-over" not in worker_command(Call(), 1, Engine.ROUTER)
+
+
+def test_a_worker_logs_as_its_parent_does() -> None:
+    command = worker_command(Call(overrides={"log.format": "json", "log.level": "error"}), 1, Engine.MIRROR)
+    assert command == [*BEGIN, "--log-format", "json", "--log-level", "error"]
