@@ -43,6 +43,7 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.controller import Controller, ControllerSettings
 from kmigrate.workflow.controller.metrics import show_controller
 from kmigrate.workflow.groups.watch import GroupFigures, WatchSettings
+from kmigrate.workflow.status.timeline import Timeline
 
 __all__ = ["serve"]
 
@@ -110,7 +111,9 @@ class _Process:
             self._router = Engine.ROUTER in engines
             self._tasks.start(self._heed_log(), "state log")
             if Engine.CONTROLLER in engines:
-                show_controller(self._registry, self._connections.log)
+                timeline = Timeline()
+                show_controller(self._registry, self._connections.log, timeline)
+                self._tasks.start(self._follow_log(timeline), "timeline")
             if Engine.ROUTER in engines:
                 shared, alone = workers > 1 or self._worker > 0, engines is Engine.ROUTER
                 await self._start_router(stack, shared=shared, alone=alone, take_over=take_over)
@@ -131,6 +134,12 @@ class _Process:
     async def _heed_log(self) -> None:
         """End the process when the state log is broken or belongs to newer processes: neither state ever heals."""
         while True:
+            await self._news()
+
+    async def _follow_log(self, timeline: Timeline) -> None:
+        """Note what happens, for metrics."""
+        while True:
+            timeline.follow(self._connections.log.state)
             await self._news()
 
     async def _news(self) -> None:

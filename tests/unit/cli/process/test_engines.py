@@ -17,6 +17,7 @@ from kmigrate.config.load import load
 from kmigrate.errors import Refused, StateLogBroken
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import ClusterRef, LinkRecord
+from kmigrate.model.state import State
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("first", "a:1"), ClusterRef("target", "c:1"), 1)
@@ -118,7 +119,7 @@ def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(mo
     monkeypatch.setattr(engines, "serve_metrics", nothing)
     monkeypatch.setattr(engines._Process, "_control", broken)
     call = SimpleNamespace(out=SimpleNamespace(json=True, line=lambda *_: None))
-    log = SimpleNamespace(changed=broken)
+    log = SimpleNamespace(changed=broken, state=State())
 
     async def ended(kinds: Engine) -> None:
         process: Any = engines._Process(call, SimpleNamespace(log=log), asyncio.Event(), 0)  # type: ignore[arg-type]

@@ -1,0 +1,152 @@
+"""Follows the states of the state log, and notes what happened to topics and groups: promotes, fences, flips, ends.
+
+A compacted log tells what is true now, and no history: a process notes what it sees, and begins with the newest step of
+each topic and group. Durations come from the times in records, so a state that was skipped falsifies no duration.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.state import State
+
+__all__ = ["Happened", "Timeline", "TimelineEvent"]
+
+_MOST_EVENTS = 500
+Listener = Callable[["TimelineEvent"], None]
+
+
+class Happened(StrEnum):
+    """The kinds of events."""
+
+    LINK_CREATED = "link-created"
+    LINK_FINISHED = "link-finished"
+    MIRRORED = "mirrored"
+    """A topic is aligned and its copy begins, or a group is mirrored."""
+    PROMOTE_ASKED = "promote-asked"
+    FENCED = "fenced"
+    """Routers hold the writers of a topic."""
+    BARRIER = "barrier"
+    """The source's last offset of a topic is known."""
+    FLIPPED = "flipped"
+    """The target takes the writes of a topic, or the members of a group."""
+    GIVEN_UP = "given-up"
+    """A promote was given up or taken back: all is as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """Something that happened to a link, a topic or a group."""
+
+    at_ms: int
+    happened: Happened
+    link: str
+    what: str
+    """`link`, `topic` or `group`."""
+    name: str
+    reason: str = ""
+    fence_ms: int = -1
+    """Milliseconds from the fence to its end, where this event ends a fence."""
+    flip_ms: int = -1
+    """Milliseconds from the barrier to the flip, where the barrier was seen."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Timeline:
+    """The newest events, in the order of their times; listeners hear each event that happens from now on."""
+
+    def __init__(self) -> None:
+        self.events: deque[TimelineEvent] = deque(maxlen=_MOST_EVENTS)
+        self._listeners: list[Listener] = []
+        self._known: State | None = None
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def follow(self, state: State) -> None:
+        """Note what happened between the last state and this state; of the first state note the newest steps."""
+        known, self._known = self._known, state
+        if known is None:
+            self.events.extend(sorted(_so_far(state), key=lambda event: event.at_ms))
+            return
+        if known.epoch == state.epoch:
+            return
+        for event in _between(known, state):
+            self.events.append(event)
+            for listener in self._listeners:
+                listener(event)
+
+
+def _so_far(state: State) -> Iterator[TimelineEvent]:
+    for link in state.links():
+        yield from _link_events(None, link)
+    for topic in state.topics():
+        yield from _topic_events(None, topic)
+    for group in state.groups():
+        yield from _group_events(None, group)
+
+
+def _between(before: State, now: State) -> Iterable[TimelineEvent]:
+    """Return the events that lead from one state to another."""
+    for link in now.links():
+        former = before.link(link.name)
+        yield from _link_events(former if former is not None and former.uuid == link.uuid else None, link)
+    for topic in now.topics():
+        yield from _topic_events(before.topic(topic.link, topic.topic), topic)
+    for group in now.groups():
+        yield from _group_events(before.group(group.link, group.group), group)
+
+
+def _link_events(before: LinkRecord | None, link: LinkRecord) -> Iterator[TimelineEvent]:
+    if before is None:
+        yield TimelineEvent(link.created_ms, Happened.LINK_CREATED, link.name, "link", link.name)
+    if link.finished_ms and (before is None or not before.finished_ms):
+        yield TimelineEvent(link.finished_ms, Happened.LINK_FINISHED, link.name, "link", link.name)
+
+
+_STEPS = {
+    TopicPhase.PROMOTE_PENDING: Happened.PROMOTE_ASKED,
+    TopicPhase.FENCING: Happened.FENCED,
+    TopicPhase.FENCED: Happened.BARRIER,
+}
+
+
+def _topic_events(before: TopicRecord | None, topic: TopicRecord) -> Iterator[TimelineEvent]:
+    if before is topic or (before is not None and before.phase is topic.phase):
+        return
+    about = (topic.link, "topic", topic.topic)
+    if topic.phase is TopicPhase.PROMOTED:
+        at_barrier = before is not None and before.phase is TopicPhase.FENCED
+        flip_ms = topic.promoted_ms - before.since_ms if before is not None and at_barrier else -1
+        fence_ms = topic.promoted_ms - topic.fenced_ms if topic.fenced_ms else -1
+        yield TimelineEvent(topic.promoted_ms, Happened.FLIPPED, *about, fence_ms=fence_ms, flip_ms=flip_ms)
+    elif topic.phase is TopicPhase.MIRRORING and before is not None and before.phase in PROMOTING:
+        fence_ms = topic.since_ms - before.fenced_ms if before.phase in BEHIND_FENCE else -1
+        yield TimelineEvent(topic.since_ms, Happened.GIVEN_UP, *about, topic.reason, fence_ms)
+    elif topic.phase is TopicPhase.MIRRORING:
+        happened = Happened.GIVEN_UP if before is None and topic.reason else Happened.MIRRORED
+        yield TimelineEvent(topic.since_ms, happened, *about, topic.reason)
+    elif topic.phase in _STEPS:
+        yield TimelineEvent(topic.since_ms, _STEPS[topic.phase], *about)
+
+
+def _group_events(before: GroupRecord | None, group: GroupRecord) -> Iterator[TimelineEvent]:
+    if before is group or (before is not None and before.phase is group.phase):
+        return
+    about = (group.link, "group", group.group)
+    if group.phase is GroupPhase.PROMOTED:
+        yield TimelineEvent(group.promoted_ms or group.since_ms, Happened.FLIPPED, *about)
+    elif group.phase is GroupPhase.PROMOTING:
+        yield TimelineEvent(group.since_ms, Happened.PROMOTE_ASKED, *about)
+    elif before is not None or group.reason:
+        yield TimelineEvent(group.since_ms, Happened.GIVEN_UP, *about, group.reason)
+    else:
+        yield TimelineEvent(group.since_ms, Happened.MIRRORED, *about)
