@@ -3,11 +3,16 @@
 The server is made for scrapers and probes: a single request per connection, no body, a head of at most 8 KiB within a
 few seconds. Above a few dozen connections the oldest is ended: hanging scrapers must not block the probe that decides
 whether this process lives. A page is made in pieces, and the process's real work goes on between the pieces.
+
+A server on a loopback address answers only to names of this machine. Else a web site whose name a DNS server turns to
+127.0.0.1 could read the pages through the browser of somebody on this machine (DNS rebinding).
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -23,6 +28,8 @@ _MOST_CONNECTIONS = 32
 _SLICE_S = 0.002
 """Longest uninterrupted work on a page, in seconds: copying must not wait for a page."""
 _PLAIN = "text/plain; charset=utf-8"
+_HOST = re.compile(rb"\r\nhost:[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
+_PORT = re.compile(r":\d*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,8 @@ class PageServer:
         self._host, self._port = host, port
         self._pages = pages
         self._server: asyncio.Server | None = None
+        self._loopback = False
+        """True if only this machine reaches the server."""
         self._serving: dict[asyncio.Task[None] | None, None] = {}
         """Connections, oldest first."""
 
@@ -53,11 +62,17 @@ class PageServer:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_HEAD_LIMIT)
         except OSError as error:
             raise Refused(
-                "metrics-port-taken",
-                f"metrics cannot be served on {self._host}:{self._port}: {error.strerror or error}",
+                "http-port-taken",
+                f"no page can be served on {self._host}:{self._port}: {error.strerror or error}",
                 still_true="nothing was started",
-                next_step="choose another --metrics HOST:PORT, or leave it out",
+                next_step="choose another HOST:PORT for --metrics or --http, or leave it out",
             ) from error
+        self._loopback = _is_loopback(self._server.sockets[0].getsockname()[0])
+
+    def _is_ours(self, head: bytes) -> bool:
+        """Return whether the request's Host header, if there is one, names this machine."""
+        hosts = [each.decode("latin-1") for each in _HOST.findall(head)]
+        return len(hosts) < 2 and all(_names_this_machine(host, self._host) for host in hosts)
 
     @property
     def address(self) -> str:
@@ -104,6 +119,8 @@ class PageServer:
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return _refusal(HTTPStatus.BAD_REQUEST)
         method, path = words[0], words[1].partition("?")[0]
+        if self._loopback and not self._is_ours(head):
+            return _refusal(HTTPStatus.MISDIRECTED_REQUEST, also="ask for localhost, or for this machine's address")
         page = self._pages.get(path)
         if page is None:
             return _refusal(HTTPStatus.NOT_FOUND, also=f"known: {', '.join(sorted(self._pages))}")
@@ -111,6 +128,18 @@ class PageServer:
             return _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET, HEAD")
         status = page.status()
         return _response(status, page.content_type, await _made(page), *page.headers, with_body=method == "GET")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _names_this_machine(host: str, listening: str) -> bool:
+    name = _PORT.sub("", host).strip("[]").lower()
+    return name in ("localhost", listening.lower()) or name.endswith(".localhost") or _is_loopback(name)
 
 
 async def _made(page: Page) -> str:

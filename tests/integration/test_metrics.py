@@ -86,7 +86,7 @@ def test_what_a_mirror_tells_is_what_librdkafka_counts(
         assert _topic(run, plain)["lag_seconds"] == _topic(run, plain)["lag_bytes"] == 0
         _other_pages(watched.url)
         taken = run.cli("mirror", "run", "--link", link, "--metrics", watched.url.split("/")[2])
-        assert (taken.code, taken.told["error"]) == (3, "metrics-port-taken")
+        assert (taken.code, taken.told["error"]) == (3, "http-port-taken")
 
     stopped_ms = time.time() * 1000
     produce(run.source.bootstrap, plain, 1_500, partitions=3, first=10_000)

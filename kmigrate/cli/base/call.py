@@ -11,7 +11,7 @@ import inspect
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -68,6 +68,10 @@ class Call:
     @cached_property
     def settings(self) -> Settings:
         return load(self.config, os.environ, self.overrides)
+
+    def override(self, flags: Mapping[str, object]) -> None:
+        """Put flags of this call above the keys of the configuration; None is no flag."""
+        self.overrides |= {key: str(given) for key, given in flags.items() if given is not None}
 
     def link(self, given: str | None) -> str | None:
         """Return the link that a verb acts on: the flag, else `[defaults] link`, else None (the only link)."""

@@ -12,6 +12,8 @@ __all__ = [
     "Exclude",
     "Groups",
     "Link",
+    "LogFormat",
+    "LogLevel",
     "Master",
     "NoWait",
     "OffsetsMode",
@@ -47,4 +49,12 @@ Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Ex
 Master = Annotated[str, typer.Option("--master", help="Spark master.")]
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark (may be repeated).")
+]
+
+LogFormat = Annotated[
+    str | None, typer.Option("--log-format", metavar="text|json", help="Form of the log on stderr (else [log] format).")
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option("--log-level", metavar="info|warning|error", help="Least level in the log (else [log] level)."),
 ]

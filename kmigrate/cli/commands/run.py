@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 import uvloop
 
 from kmigrate.cli.base.call import Call, command
-from kmigrate.cli.base.options import Link, PlanOnly, Yes
+from kmigrate.cli.base.options import Link, LogFormat, LogLevel, PlanOnly, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.process.engine_settings import Engine
 from kmigrate.cli.views.plans import plan_answer
@@ -49,16 +48,9 @@ Metrics = Annotated[
 
 Http = Annotated[
     str | None,
-    typer.Option("--http", metavar="HOST:PORT", help="Serve the web page there (else [http] listen; off)."),
-]
-
-
-LogFormat = Annotated[
-    str | None, typer.Option("--log-format", metavar="text|json", help="Form of the log on stderr (else [log] format).")
-]
-LogLevel = Annotated[
-    str | None,
-    typer.Option("--log-level", metavar="info|warning|error", help="Least level in the log (else [log] level)."),
+    typer.Option(
+        "--http", metavar="HOST:PORT", help="Serve a web page there, in a process of its own (else [http] listen; off)."
+    ),
 ]
 
 
@@ -91,11 +83,6 @@ def _serve(
         runner.run(serve(call, engines, link, workers=workers, worker=worker, take_over=take_over))
 
 
-def _override(call: Call, flags: Mapping[str, object]) -> None:
-    """Put the flags of a call above the keys of the configuration."""
-    call.overrides |= {key: str(given) for key, given in flags.items() if given is not None}
-
-
 def _log_flags(form: str | None, level: str | None) -> dict[str, object]:
     return {"log.format": form, "log.level": level}
 
@@ -117,7 +104,7 @@ def run(
     of the same name answers. A process whose router was replaced goes on with mirror and controller.
     """
     given = {"router.port": port, "router.name": name, "metrics.listen": metrics, "http.listen": http}
-    _override(call, {**given, **_log_flags(log_format, log_level)})
+    call.override({**given, **_log_flags(log_format, log_level)})
     _serve(call, Engine.MIRROR | Engine.ROUTER | Engine.CONTROLLER, take_over=take_over)
 
 
@@ -136,7 +123,7 @@ def run_mirror(
     Processes on any machines share the partitions of a link, and take over the partitions of a process that dies. With
     --metrics each further worker serves at the next port.
     """
-    _override(call, {"metrics.listen": metrics, **_log_flags(log_format, log_level)})
+    call.override({"metrics.listen": metrics, **_log_flags(log_format, log_level)})
     _serve(call, Engine.MIRROR, link, workers=workers, worker=int(worker))
 
 
@@ -159,7 +146,7 @@ def run_router(
     worker serves at the next port.
     """
     given = {"router.port": port, "router.name": name, "metrics.listen": metrics}
-    _override(call, {**given, **_log_flags(log_format, log_level)})
+    call.override({**given, **_log_flags(log_format, log_level)})
     if (workers > 1 or worker) and not call.settings.router.port:
         raise UsageError(
             "workers-need-a-port",
@@ -204,5 +191,5 @@ def run_controller(
 
     The controller carries out what `promote` and `group promote` ask for.
     """
-    _override(call, {"metrics.listen": metrics, "http.listen": http, **_log_flags(log_format, log_level)})
+    call.override({"metrics.listen": metrics, "http.listen": http, **_log_flags(log_format, log_level)})
     _serve(call, Engine.CONTROLLER)

@@ -12,6 +12,7 @@ import typer
 
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
+from kmigrate.cli.base.options import LogFormat, LogLevel
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.net.retry import every
@@ -33,12 +34,24 @@ async def status(
         bool, typer.Option("--watch", help="Go on: the whole screen of a terminal, else a snapshot after the other.")
     ] = False,
     interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between looks.")] = 1.0,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", metavar="HOST:PORT", help="Serve a read-only web page there until Ctrl-C."),
+    ] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    worker: Annotated[bool, typer.Option("--worker", hidden=True, help="End when standard input closes.")] = False,
 ) -> Answer | None:
     """Show links, topics, groups and running processes.
 
     Figures come from the logs of both clusters, read now. With --watch on a terminal: q ends it, / filters, s sorts,
     Enter shows a topic's partitions or a group's members. In a pipe and with --json, --watch prints until Ctrl-C.
     """
+    if http is not None:
+        from kmigrate.cli.process.status_page import serve_status  # the page's libraries are for the page alone
+
+        call.override({"http.listen": http, "log.format": log_format, "log.level": log_level})
+        raise typer.Exit(await serve_status(call, worker=worker))
     async with call.connections() as connections:
         if not watch:
             with call.out.waiting("asking both clusters"):

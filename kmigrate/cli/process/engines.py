@@ -25,7 +25,7 @@ from kmigrate.cli.process.engine_settings import Engine, mirror_settings, router
 from kmigrate.cli.process.health import EngineHealth, Health
 from kmigrate.cli.process.logs import LINK, open_log, report
 from kmigrate.cli.process.metrics_endpoint import process_registry, serve_metrics, show_strays
-from kmigrate.cli.process.workers import end_with_parent, keep_worker
+from kmigrate.cli.process.workers import end_with_parent, keep_page, keep_worker
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused
@@ -126,6 +126,8 @@ class _Process:
             kind = Engine.ROUTER if Engine.ROUTER in engines else Engine.MIRROR
             for number in range(1, workers):
                 self._tasks.start(keep_worker(self._call, number, kind, link, take_over=take_over), f"worker-{number}")
+            if self._call.settings.http.listen and Engine.CONTROLLER in engines:
+                self._tasks.start(keep_page(self._call), "web page")
             await self._stop.wait()
             self._health.closing = True
         if self._fatal is not None:

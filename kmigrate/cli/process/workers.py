@@ -1,7 +1,8 @@
-"""The further processes of `mirror run` and `router run --workers N`, which run the same command.
+"""The further processes of a running process: workers of `--workers N`, and the web page of `--http`.
 
-Mirror workers share partitions through the state log, as other machines do; router workers share this process's ports.
-When this process dies, even by kill -9, each worker's standard input closes, and the worker ends.
+A worker runs the same command. Mirror workers share partitions through the state log, as other machines do; router
+workers share this process's ports. When this process dies, even by kill -9, each worker's standard input closes, and
+the worker ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Iterator, Mapping
+from itertools import chain, repeat
 
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.process.engine_settings import Engine
@@ -20,7 +23,7 @@ from kmigrate.config.listen import listen_address
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
 
-__all__ = ["end_with_parent", "keep_worker", "worker_command"]
+__all__ = ["end_with_parent", "keep_page", "keep_worker", "page_command", "worker_command"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _CALM_SECONDS = 30.0
@@ -42,11 +45,23 @@ def worker_command(
         command += ["mirror", "run", "--worker"]
         shared = {"--link": link}
     metrics = _metrics(call, number)
-    log = {"--log-format": call.overrides.get("log.format"), "--log-level": call.overrides.get("log.level")}
-    given = {**shared, "--target": call.target, "--config": call.config, "--metrics": metrics, **log}
+    given = {**shared, "--target": call.target, "--config": call.config, "--metrics": metrics, **_log_flags(call)}
     for flag, value in given.items():
         command += [flag, str(value)] if value else []
     return [*command, *(["--json"] if call.json else []), *(["--debug"] if call.debug else [])]
+
+
+def page_command(call: Call) -> list[str]:
+    """Return the command line of the web page's process."""
+    command = [sys.executable, "-m", "kmigrate", "status", "--http", call.settings.http.listen, "--worker"]
+    given = {"--target": call.target, "--config": call.config, **_log_flags(call)}
+    for flag, value in given.items():
+        command += [flag, str(value)] if value else []
+    return [*command, *(["--json"] if call.json else []), *(["--debug"] if call.debug else [])]
+
+
+def _log_flags(call: Call) -> dict[str, str | None]:
+    return {"--log-format": call.overrides.get("log.format"), "--log-level": call.overrides.get("log.level")}
 
 
 def _metrics(call: Call, number: int) -> str:
@@ -60,19 +75,28 @@ def _metrics(call: Call, number: int) -> str:
 
 async def keep_worker(call: Call, number: int, engine: Engine, link: str | None, *, take_over: bool = False) -> None:
     """Keep a worker running until cancelled, then end it; only the first may take over: a replaced worker stays so."""
+    again = worker_command(call, number, engine, link)
+    first = worker_command(call, number, engine, link, take_over=take_over)
+    await _keep(call, "worker", f"worker {number}", {"worker": number}, chain([first], repeat(again)))
+
+
+async def keep_page(call: Call) -> None:
+    """Keep the process of the web page running until cancelled, then end it: clients of a router never wait for it."""
+    await _keep(call, "page", "the web page", {}, repeat(page_command(call)))
+
+
+async def _keep(call: Call, kind: str, what: str, fields: Mapping[str, int], commands: Iterator[list[str]]) -> None:
+    """Run commands one after another, each when the process of the former has ended."""
     pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-    while True:
+    for command in commands:
         began = monotonic()
         # A session of its own: this process handles Ctrl-C, and ends a worker by closing the worker's standard input.
-        worker = await asyncio.create_subprocess_exec(
-            *worker_command(call, number, engine, link, take_over=take_over), stdin=PIPE, start_new_session=True
-        )
-        take_over = False
+        worker = await asyncio.create_subprocess_exec(*command, stdin=PIPE, start_new_session=True)
         report(
             call.out,
             "process",
-            {"event": "worker-started", "worker": number, "pid": worker.pid},
-            f"worker {number} started: process {worker.pid}",
+            {"event": f"{kind}-started", **fields, "pid": worker.pid},
+            f"{what} started: process {worker.pid}",
         )
         try:
             code = await worker.wait()
@@ -83,8 +107,8 @@ async def keep_worker(call: Call, number: int, engine: Engine, link: str | None,
         report(
             call.out,
             "process",
-            {"event": "worker-ended", "worker": number, "pid": worker.pid, "code": code},
-            f"worker {number} ended with code {code}, again in {pauses.next_s:g} s",
+            {"event": f"{kind}-ended", **fields, "pid": worker.pid, "code": code},
+            f"{what} ended with code {code}, again in {pauses.next_s:g} s",
             level=logging.ERROR,
         )
         await pauses.pause()

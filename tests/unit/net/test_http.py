@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 
 import pytest
 
@@ -38,7 +39,7 @@ def status(request: bytes) -> tuple[bytes, bytes]:
 
 
 def test_a_page_is_answered_with_its_type_its_length_in_bytes_and_a_close() -> None:
-    line, rest = status(b"GET /metrics?x=1 HTTP/1.1\r\nHost: h\r\n\r\n")
+    line, rest = status(b"GET /metrics?x=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
     head, _, body = rest.partition(b"\r\n\r\n")
     assert line == b"HTTP/1.1 200 OK"
     assert body == "a 1\nü 2\n".encode()
@@ -143,4 +144,39 @@ def test_a_port_that_is_taken_is_one_named_refusal() -> None:
         return caught.value
 
     refused = asyncio.run(twice())
-    assert (refused.ref, refused.still_true) == ("metrics-port-taken", "nothing was started")
+    assert (refused.ref, refused.still_true) == ("http-port-taken", "nothing was started")
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [
+        (b"localhost:9000", True),
+        (b"LOCALHOST", True),
+        (b"127.0.0.1:9000", True),
+        (b"127.9.9.9", True),
+        (b"[::1]:9000", True),
+        (b"kmigrate.localhost:1", True),
+        (b"evil.example:9000", False),
+        (b"localhost.evil.example", False),
+        (b"127.0.0.1.evil.example", False),
+        (b"10.0.0.7", False),
+        (b"", False),
+    ],
+)
+def test_a_server_of_this_machine_alone_answers_to_this_machines_names_alone(host: bytes, ours: bool) -> None:
+    """A site whose name a DNS server turns to 127.0.0.1 must not read the pages through somebody's browser."""
+    line, _ = status(b"GET /healthz HTTP/1.1\r\nAccept: */*\r\nhOST: " + host + b"\r\n\r\n")
+    assert line == (b"HTTP/1.1 200 OK" if ours else b"HTTP/1.1 421 Misdirected Request")
+
+
+def test_two_host_headers_are_none() -> None:
+    line, _ = status(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n")
+    assert line == b"HTTP/1.1 421 Misdirected Request"
+
+
+def test_a_page_may_have_a_status_and_headers_of_its_own() -> None:
+    pages = {"/readyz": Page("text/plain", lambda: ["no\n"], lambda: HTTPStatus.SERVICE_UNAVAILABLE, ("X-Why: it",))}
+    answered = asyncio.run(answer(b"GET /readyz HTTP/1.1\r\n\r\n", pages))
+    assert answered.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"\r\nX-Why: it\r\n" in answered
+    assert answered.endswith(b"\r\n\r\nno\n")
