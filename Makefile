@@ -101,6 +101,10 @@ soak-hostile: $(READY) ## 10 minutes of random records in kmigrate's topics, ran
 soak-deploy: $(READY) ## units, manifests, image, dashboard and alerts under systemd's, Kubernetes', Grafana's and Prometheus' own tools -> build/soak/deploy.json [ARGS="--only alerts"]
 	$(BIN)/python -m tests.soak.deploy $(ARGS)
 
+.PHONY: soak-page
+soak-page: $(READY) ## the web page in headless Chromium (apt-get install chromium): its look, its cost -> build/soak/page.json, docs/images
+	$(BIN)/python -m tests.soak.page $(ARGS)
+
 .PHONY: conformance
 conformance: $(READY) ## the suites of five other clients through the router -> build/conformance.json [SUITE=kgo]
 	$(BIN)/python -m tests.conformance routed $(if $(SUITE),--suite $(SUITE)) $(ARGS)

@@ -27,7 +27,7 @@ class Hindrance(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether a part is ready; if not, the reason and the details for a person."""
+    """The readiness of a part: None as hindrance is ready; the details are for a person."""
 
     hindrance: Hindrance | None = None
     detail: str = ""

@@ -1,4 +1,4 @@
-"""Looks at a migration for all readers of its page: one look every two seconds while somebody reads, else seldom.
+"""Looks at a migration for all readers of its page: a look every two seconds while somebody reads, else seldom.
 
 A look is a snapshot, as `kmigrate status` takes one. After a look the feed rests for fifteen times the processor time
 that the look took, so that large estates cost less than a tenth of a core.

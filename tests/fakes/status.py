@@ -64,8 +64,18 @@ def migration(second: int, began_ms: int, topics: int = 0) -> Snapshot:
         ),
         (
             group_status("billing", GroupPhase.PROMOTED, 0, 3, 12),
-            group_status("analytics", GroupPhase.MIRRORED, 4, 0, 8_200, mode=GroupMode.FOLLOW, direct_members=1),
-            group_status("fraud-check", GroupPhase.PROMOTING, 0, 2, 90, promote_waits_for="a member at 10.0.0.9"),
+            group_status(
+                "analytics", GroupPhase.MIRRORED, 4, 0, 8_200, mode=GroupMode.FOLLOW, direct_members=1, router_members=3
+            ),
+            group_status(
+                "fraud-check",
+                GroupPhase.PROMOTING,
+                0,
+                2,
+                90,
+                router_members=1,
+                promote_waits_for="a member at 10.0.0.9",
+            ),
         ),
         (
             RouterRecord("r1", "i1", "10.0.4.11", "10.0.4.11:9092", 1),

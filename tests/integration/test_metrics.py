@@ -1,9 +1,10 @@
-"""A real mirror process is scraped while it copies, and the metrics are compared with librdkafka's counts."""
+"""Real processes are scraped while they work: their metrics, their readiness, and the web page beside them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import time
 import urllib.error
@@ -34,6 +35,15 @@ class Watched:
 
     process: subprocess.Popen[str]
     url: str
+
+    def ready(self) -> tuple[int, dict[str, Any]]:
+        """Return the status and the document of /readyz."""
+        try:
+            with urllib.request.urlopen(self.url.replace("/metrics", "/readyz"), timeout=10) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, json.loads(refusal.read())
 
     def scrape(self) -> Exposition:
         with urllib.request.urlopen(self.url, timeout=10) as answer:
@@ -155,6 +165,105 @@ def test_a_router_tells_of_its_clients(
         assert seen.value("kmigrate_router_forwarded_batches_total") == 0, "nothing of this topic is mirrored"
         assert seen.value("process_cpu_seconds_total") > 0
         assert seen.value("process_resident_memory_bytes") > 10 << 20
+        _ready_as_it_is(run, watched, f"127.0.0.1:{port}")
+
+
+def _ready_as_it_is(run: Migration, watched: Watched, bootstrap: str) -> None:
+    """A router without its state log is not ready until the log is read again, and a router that ends is not ready."""
+    assert watched.ready() == (
+        200,
+        {
+            "ready": True,
+            "closing": False,
+            "engines": [{"engine": "router", "link": None, "ready": True, "role": None, "reason": None, "detail": ""}],
+        },
+    )
+    for node in run.target.brokers:
+        run.target.pause(node)
+    try:
+        status, told = wait_until(lambda: (lost := watched.ready())[0] == 503 and lost, 30, "the log to be lost")
+        assert (status, told["ready"], told["engines"][0]["reason"]) == (503, False, "state-log-lost"), told
+        with urllib.request.urlopen(watched.url.replace("/metrics", "/healthz"), timeout=10) as answer:
+            assert answer.status == 200, "the process lives: a restart would help nobody"
+    finally:
+        for node in run.target.brokers:
+            run.target.resume(node)
+    wait_until(lambda: watched.ready()[0] == 200, 30, "the log to be read again")
+    host, client_port = bootstrap.split(":")
+    with socket.create_connection((host, int(client_port))):
+        watched.process.terminate()
+        status, told = wait_until(lambda: (closing := watched.ready())[0] == 503 and closing, 5, "the router to close")
+        assert (told["closing"], told["engines"][0]["reason"]) == (True, "closing")
+
+
+def test_the_web_page_has_a_process_of_its_own_that_ends_with_the_engines(
+    run: Migration, make_topic: Callable[..., None], unique_name: Callable[[str], str]
+) -> None:
+    link, topic = unique_name("link"), unique_name("shown")
+    make_topic(run.source, topic, 2)
+    produce(run.source.bootstrap, topic, 500, partitions=2)
+    run.does("link", "create", link, "--source", "source", "--target", "target")
+    run.does("topic", "mirror", topic, "--link", link, "--no-wait")
+    command = [*program("kmigrate", "run", "--http", "127.0.0.1:0", "--log-format", "json"), "--port", "0"]
+    log = run.folder / "page.log"
+    with (
+        log.open("wb") as sink,
+        subprocess.Popen(
+            [*command, "--name", unique_name("router"), "--config", str(run.config)], stdout=sink, stderr=sink
+        ) as process,
+    ):
+        try:
+            told = wait_until(lambda: _event(log, "page-listening"), 60, "the page to be served")
+            url = told["url"]
+            page = wait_until(
+                lambda: (shown := _status(url, link, topic)) and shown["lag"] == 0 and shown, 40, "the copy"
+            )
+            assert page["phase"] == "mirroring"
+            assert page["attention"] == {"need": "steady", "reason": ""}
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                assert b"<title>kmigrate</title>" in answer.read()
+                assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            with urllib.request.urlopen(f"{url}metrics", timeout=10) as answer:
+                seen = parse(answer.read().decode())
+            assert seen.value("kmigrate_status_topic_lag_records", link=link, topic=topic) == 0
+            with urllib.request.urlopen(f"{url}api/history", timeout=10) as answer:
+                happened = {(each["happened"], each["name"]) for each in json.loads(answer.read())["events"]}
+            assert {("link-created", link), ("mirrored", topic)} <= happened
+            rebound = urllib.request.Request(url, headers={"Host": "evil.example"})
+            with pytest.raises(urllib.error.HTTPError, match="421"):
+                urllib.request.urlopen(rebound, timeout=10)
+        finally:
+            process.kill()
+    wait_until(lambda: not _answers(url), 15, "the page's process to end with its killed parent")
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert all({"time", "level", "component", "link", "message"} <= line.keys() for line in lines)
+    assert {"mirror", "router", "controller", "page", "process"} <= {line["component"] for line in lines}
+    assert {line["link"] for line in lines if line["component"] == "mirror"} >= {link}
+
+
+def _event(log: Path, event: str) -> dict[str, Any] | None:
+    found = [line for line in log.read_text(encoding="utf-8").splitlines() if f'"event": "{event}"' in line]
+    told: dict[str, Any] | None = json.loads(found[0]) if found else None
+    return told
+
+
+def _status(url: str, link: str, topic: str) -> dict[str, Any] | None:
+    try:
+        with urllib.request.urlopen(f"{url}api/status", timeout=10) as answer:
+            topics = json.loads(answer.read())["topics"]
+    except urllib.error.HTTPError as refusal:
+        if refusal.code != 503:
+            raise
+        return None
+    return next((each for each in topics if (each["link"], each["topic"]) == (link, topic)), None)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}healthz", timeout=10):
+            return True
+    except OSError:
+        return False
 
 
 def _topic(run: Migration, topic: str) -> dict[str, Any]:
@@ -196,6 +305,9 @@ def _compare(run: Migration, seen: Exposition, link: str, topic: str) -> None:
 def _other_pages(url: str) -> None:
     with urllib.request.urlopen(url.replace("/metrics", "/healthz"), timeout=10) as answer:
         assert answer.read() == b"ok\n"
+    with urllib.request.urlopen(url.replace("/metrics", "/readyz"), timeout=10) as answer:
+        (mirror,) = json.loads(answer.read())["engines"]
+    assert (mirror["engine"], mirror["ready"], mirror["role"]) == ("mirror", True, "leads")
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(url.replace("/metrics", "/"), timeout=10)
 

@@ -70,6 +70,7 @@ class Browser:
         tab.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         scheme = "dark" if dark else "light"
         tab.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        tab.send("Emulation.setScrollbarsHidden", hidden=True)
         for domain in ("Page", "Runtime", "Log"):
             tab.send(f"{domain}.enable")
         tab.send("Page.navigate", url=url)

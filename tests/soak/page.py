@@ -32,6 +32,7 @@ from tests.soak.browser import Browser, Tab, browser
 HOSTILE = "<img src=x onerror=alert(1)>\u202egnp.exe\u2028&amp;'\"</td>"
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
 IDLE_S = 30.0
+_FOLDER = Path("build/soak")
 PAST_S = 180
 """Seconds of the migration before the page is opened."""
 BEGAN_MS = round(time.time() - PAST_S) * 1000
@@ -187,7 +188,7 @@ def contrast(tab: Tab) -> float:
     """Return the worst contrast of a text with the colour behind; fail below 4.5, the limit of WCAG AA."""
     ratio, where = tab.value(_CONTRAST)
     assert ratio >= 4.5, f"contrast {ratio:.2f}: {where}"
-    return round(ratio, 2)
+    return round(float(ratio), 2)
 
 
 def attack(chromium: Browser) -> None:
@@ -202,7 +203,7 @@ def attack(chromium: Browser) -> None:
         assert tab.complaints() == []
 
 
-def load(chromium: Browser, images: Path) -> dict[str, float]:
+def load(chromium: Browser) -> dict[str, float]:
     """Let a page of 1,000 topics stand open, and return the share of a core that the server takes."""
     found = {}
     for topics in (0, 1_000):
@@ -212,7 +213,7 @@ def load(chromium: Browser, images: Path) -> dict[str, float]:
             if topics:
                 assert tab.value("document.querySelectorAll('#topic-rows tr').length") == 100
                 assert tab.value("document.getElementById('more').textContent") == "Show all 1007"
-                tab.screenshot(images / "page-1000-topics.png")
+                tab.screenshot(_FOLDER / "page-1000-topics.png")
             busy, began = served.busy_s, time.monotonic()
             time.sleep(IDLE_S)
             share = (served.busy_s - busy) / (time.monotonic() - began)
@@ -226,14 +227,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--images", type=Path, default=Path("docs/images"))
     images = parser.parse_args().images
-    images.mkdir(parents=True, exist_ok=True)
+    for folder in (images, _FOLDER):
+        folder.mkdir(parents=True, exist_ok=True)
     with browser() as chromium:
         found = look_at(chromium, images)
         attack(chromium)
-        found |= load(chromium, images)
-    folder = Path("build/soak")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "page.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        found |= load(chromium)
+    (_FOLDER / "page.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(found, indent=2))
 
 

@@ -23,7 +23,6 @@ _SCHEDULE = Absent(
     "scheduled promotes",
     "promote waits for the lag by itself ([promote] pending_timeout_s); start the call at the time",
 )
-_LOGS = Absent("log formats and levels", "events as JSON lines on stdout: --json")
 
 ABSENT: Mapping[str, Absent] = {
     **dict.fromkeys(("rollback", "group rollback", "revert", "failback", "demote", "--target-lost"), _ROLLBACK),
@@ -36,8 +35,6 @@ ABSENT: Mapping[str, Absent] = {
         "automatic group promote", "kmigrate group promote GROUP, once status shows no member at the source any more"
     ),
     **dict.fromkeys(("--when-ready", "--not-before", "--postpone"), _SCHEDULE),
-    "--http": Absent("web page of a running process", "metrics for Prometheus: --metrics HOST:PORT"),
-    **dict.fromkeys(("--log-format", "--log-level"), _LOGS),
     "--print-acls": Absent("printed ACL commands", "docs/security.md lists all rights that kmigrate needs"),
     "--rack": Absent("same-rack reading", "the mirror reads from leaders, whatever the rack (docs/mirror.md)"),
     "--version": Absent("version flag", "pip show kmigrate"),

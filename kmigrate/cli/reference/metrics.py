@@ -13,6 +13,7 @@ from kmigrate.cli.process.metrics_endpoint import METRICS as OF_PROCESS
 from kmigrate.mirror.metrics import METRICS as OF_MIRROR
 from kmigrate.observe.registry import Metric
 from kmigrate.router.metrics import METRICS as OF_ROUTER
+from kmigrate.web.metrics import METRICS as OF_STATUS
 from kmigrate.workflow.controller.metrics import METRICS as OF_TOPICS
 from kmigrate.workflow.groups.watch import METRICS as OF_GROUPS
 
@@ -23,6 +24,7 @@ _BY_PART: Mapping[str, tuple[Metric, ...]] = {
     "Mirror": OF_MIRROR,
     "Router": OF_ROUTER,
     "Controller": (*OF_GROUPS, *OF_TOPICS),
+    "Web page": OF_STATUS,
     "Process": OF_PROCESS,
 }
 ALL_METRICS = tuple(metric for metrics in _BY_PART.values() for metric in metrics)

@@ -69,6 +69,8 @@ __all__ = [
     "MirrorSnapshot",
     "Moved",
     "NotCompared",
+    "PageEvent",
+    "PageListening",
     "Parity",
     "Patterns",
     "Plan",
@@ -862,6 +864,22 @@ class WorkerEvent(TypedDict):
     """exit code of a worker that ended"""
 
 
+class PageListening(TypedDict):
+    """The web page can be read."""
+
+    event: Literal["page-listening"]
+    url: str
+
+
+class PageEvent(TypedDict):
+    """The process of the web page began or ended."""
+
+    event: Literal["page-started", "page-ended"]
+    pid: int
+    code: NotRequired[int | None]
+    """exit code of a process that ended"""
+
+
 class LinesLeftOut(TypedDict):
     """Lines were left out, because nobody read them."""
 
@@ -1002,6 +1020,8 @@ _PROCESS: tuple[type, ...] = (
     ControllerStarted,
     ControllerFailed,
     WorkerEvent,
+    PageListening,
+    PageEvent,
     LinesLeftOut,
     Stopped,
 )

@@ -78,13 +78,13 @@ class _Source:
     def answered(self) -> None:
         if self._trouble:
             self._trouble = ""
-            _log.warning("source of link %s: it answers again", self.link.name)
+            _log.warning("source of link %s: it answers again", self.link.name, extra={"link": self.link.name})
 
     def failed(self, error: KmigrateError) -> None:
         """Log once that the source could not be asked, however often the request is tried again."""
         if error.what != self._trouble and not self.gone:
             self._trouble = error.what
-            _log.warning("source of link %s: %s", self.link.name, error.what)
+            _log.warning("source of link %s: %s", self.link.name, error.what, extra={"link": self.link.name})
 
 
 def _reaches(state: ProducerState, stored: StoredBatch) -> bool:
@@ -178,7 +178,7 @@ class Clusters:
                     self._sources[link.name] = _Source(link, self._source_client(link))
                 except KmigrateError as error:
                     # Writes to this link's topics get "not leader" until the configuration knows the cluster.
-                    _log.error("source of link %s: %s", link.name, error.what)
+                    _log.error("source of link %s: %s", link.name, error.what, extra={"link": link.name})
         self._source_ids = {
             name: route.source_id
             for name, route in table.topics.items()
@@ -266,7 +266,7 @@ class Clusters:
             found = await open_topics(source.client, names)
             return names if found is None else found
         except KmigrateError as error:
-            _log.warning("open transactions of link %s: %s", link, error.what)
+            _log.warning("open transactions of link %s: %s", link, error.what, extra={"link": link})
             return names
 
     def source_version(self, link: str, api_key: int) -> int:
@@ -309,7 +309,7 @@ class Clusters:
         try:
             return source is not None and await wait_copied(self.target, source.client, positions, seconds)
         except KmigrateError as error:
-            _log.warning("positions at the source of link %s: %s", link, error.what)
+            _log.warning("positions at the source of link %s: %s", link, error.what, extra={"link": link})
             return False
 
     @in_background

@@ -143,7 +143,7 @@ class Router:
 
     @property
     def readiness(self) -> Readiness:
-        """Whether clients should come to this router now."""
+        """The readiness of this router for new clients."""
         if self._shared.closing:
             return Readiness(Hindrance.CLOSING, "clients are asked to leave")
         if not self._serving:

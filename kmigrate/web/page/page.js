@@ -200,10 +200,10 @@ function showTopics(status) {
 
 function groupModel(group) {
   const source = group.source_members === null ? -1 : group.source_members.length;
-  const follows = known(group.direct_members) && known(source);
+  const promoted = group.phase === "promoted";
   return [
-    group.group, group.phase, count(follows ? group.direct_members : source),
-    follows ? count(source - group.direct_members) : "–", count(group.target_members), count(group.lag), group.attention.reason,
+    group.group, group.phase, count(known(group.direct_members) ? group.direct_members : source),
+    promoted ? "–" : count(group.router_members), count(group.target_members), count(group.lag), group.attention.reason,
   ];
 }
 

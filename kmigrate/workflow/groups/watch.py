@@ -35,7 +35,7 @@ _DENIED_S = 60.0
 _PASSING = frozenset({Code.INCONSISTENT_GROUP_PROTOCOL, Code.UNKNOWN_MEMBER_ID, *(14, 15, 16, 27)})
 """Answers to a hold that the next round may lift: former members have not left yet, or the coordinator has moved."""
 
-_logger = logging.getLogger("kmigrate.groups")
+_logger = logging.getLogger("kmigrate.controller")
 
 _MISPLACED = Metric(
     "kmigrate_group_misplaced_members",

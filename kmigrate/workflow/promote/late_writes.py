@@ -100,7 +100,7 @@ class LateWatch:
         except TimeoutError:
             self.troubles[link.key] = f"no-answer: a look at the source took longer than {_PATIENCE_S:g} s"
         except Exception as error:
-            _log.error("late writes of link %s", link.name, exc_info=error)
+            _log.error("late writes of link %s", link.name, exc_info=error, extra={"link": link.name})
 
     async def look(self, link: LinkRecord, topics: Sequence[TopicRecord]) -> None:
         """Read the source's log ends, and the new records beyond the barriers."""

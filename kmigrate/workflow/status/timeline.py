@@ -7,7 +7,7 @@ each topic and group. Durations come from the times in records, so a state that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -75,9 +75,7 @@ class Timeline:
         """Note what happened between the last state and this state; of the first state note the newest steps."""
         known, self._known = self._known, state
         if known is None:
-            self.events.extend(sorted(_so_far(state), key=lambda event: event.at_ms))
-            return
-        if known.epoch == state.epoch:
+            self.events.extend(sorted(_between(State(), state), key=lambda event: event.at_ms))
             return
         for event in _between(known, state):
             self.events.append(event)
@@ -85,27 +83,22 @@ class Timeline:
                 listener(event)
 
 
-def _so_far(state: State) -> Iterator[TimelineEvent]:
-    for link in state.links():
-        yield from _link_events(None, link)
-    for topic in state.topics():
-        yield from _topic_events(None, topic)
-    for group in state.groups():
-        yield from _group_events(None, group)
-
-
-def _between(before: State, now: State) -> Iterable[TimelineEvent]:
-    """Return the events that lead from one state to another."""
-    for link in now.links():
-        former = before.link(link.name)
-        yield from _link_events(former if former is not None and former.uuid == link.uuid else None, link)
-    for topic in now.topics():
-        yield from _topic_events(before.topic(topic.link, topic.topic), topic)
-    for group in now.groups():
-        yield from _group_events(before.group(group.link, group.group), group)
+def _between(before: State, now: State) -> Iterator[TimelineEvent]:
+    """Yield the events that lead from one state to another; the cost depends on the changes alone."""
+    for word in ("link", "topic", "group"):
+        for key, record in sorted(now.records.changed_since(before.records, word).items()):
+            former = before.records.get(key)
+            if isinstance(record, LinkRecord):
+                yield from _link_events(former if isinstance(former, LinkRecord) else None, record)
+            elif isinstance(record, TopicRecord):
+                yield from _topic_events(former if isinstance(former, TopicRecord) else None, record)
+            elif isinstance(record, GroupRecord):
+                yield from _group_events(former if isinstance(former, GroupRecord) else None, record)
 
 
 def _link_events(before: LinkRecord | None, link: LinkRecord) -> Iterator[TimelineEvent]:
+    if before is not None and before.uuid != link.uuid:
+        before = None
     if before is None:
         yield TimelineEvent(link.created_ms, Happened.LINK_CREATED, link.name, "link", link.name)
     if link.finished_ms and (before is None or not before.finished_ms):
@@ -120,7 +113,7 @@ _STEPS = {
 
 
 def _topic_events(before: TopicRecord | None, topic: TopicRecord) -> Iterator[TimelineEvent]:
-    if before is topic or (before is not None and before.phase is topic.phase):
+    if before is not None and before.phase is topic.phase:
         return
     about = (topic.link, "topic", topic.topic)
     if topic.phase is TopicPhase.PROMOTED:
@@ -139,7 +132,7 @@ def _topic_events(before: TopicRecord | None, topic: TopicRecord) -> Iterator[Ti
 
 
 def _group_events(before: GroupRecord | None, group: GroupRecord) -> Iterator[TimelineEvent]:
-    if before is group or (before is not None and before.phase is group.phase):
+    if before is not None and before.phase is group.phase:
         return
     about = (group.link, "group", group.group)
     if group.phase is GroupPhase.PROMOTED:

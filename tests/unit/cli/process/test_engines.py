@@ -118,7 +118,7 @@ def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(mo
 
     monkeypatch.setattr(engines, "serve_metrics", nothing)
     monkeypatch.setattr(engines._Process, "_control", broken)
-    call = SimpleNamespace(out=SimpleNamespace(json=True, line=lambda *_: None))
+    call = SimpleNamespace(settings=load(None, {}), out=SimpleNamespace(json=True, line=lambda *_: None))
     log = SimpleNamespace(changed=broken, state=State())
 
     async def ended(kinds: Engine) -> None:

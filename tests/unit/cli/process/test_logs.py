@@ -126,10 +126,12 @@ def test_a_named_cause_counts_and_not_the_text_and_peers_differ_by_more_than_the
 
 def test_an_event_is_written_each_time_unless_it_is_a_failure() -> None:
     repeats = RepeatFilter()
-    started = {"event": {"event": "mirror-started"}}
-    assert all(repeats.passes(line("mirror started", level=logging.INFO, **started), 0) for _ in range(2))
-    failed = {"event": {"event": "mirror-failed"}}
-    assert [repeats.passes(line("mirror failed", level=logging.ERROR, **failed), 0) for _ in range(2)] == [True, False]
+    started, failed = {"event": "mirror-started"}, {"event": "mirror-failed"}
+    assert all(repeats.passes(line("mirror started", level=logging.INFO, event=started), 0) for _ in range(2))
+    assert [repeats.passes(line("mirror failed", level=logging.ERROR, event=failed), 0) for _ in range(2)] == [
+        True,
+        False,
+    ]
 
 
 def test_the_causes_that_are_counted_do_not_grow_with_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,13 @@ GROUP = GroupRecord("blue", "billing", GroupPhase.MIRRORED, 30)
 def followed(*steps: Record) -> list[TimelineEvent]:
     """Return the events that are seen while the records are written one after another, after the first three."""
     timeline, state = Timeline(), State()
-    for record in (LINK, TOPIC, GROUP):
-        state = state.with_record(record.key, record, state.epoch + 1)
+    for before in (LINK, TOPIC, GROUP):
+        state = state.with_record(before.key, before, state.epoch + 1)
     timeline.follow(state)
     heard: list[TimelineEvent] = []
     timeline.listen(heard.append)
-    for record in steps:
-        state = state.with_record(record.key, record, state.epoch + 1)
+    for step in steps:
+        state = state.with_record(step.key, step, state.epoch + 1)
         timeline.follow(state)
     assert heard == list(timeline.events)[3:]
     return heard
