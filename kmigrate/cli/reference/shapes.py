@@ -928,6 +928,8 @@ class Sandbox(TypedDict):
 class SandboxUp(Sandbox):
     """The sandbox, and its configuration."""
 
+    router: str
+    """host:port at which the router will listen"""
     config: str
     next: str
 
