@@ -17,7 +17,8 @@ from tests.pages import ROOT, blocks
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_each_command_of_the_tutorial_works_as_printed(tmp_path: Path) -> None:
     lines = [line for block in blocks(TUTORIAL) if block.language == "sh" for line in block.lines]
     ended = tmp_path / "ended"
@@ -45,7 +46,7 @@ def _pasted(script: str, folder: Path) -> str:
             start_new_session=True,
         )
         try:
-            shell.communicate(script, timeout=360)
+            shell.communicate(script, timeout=540)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
