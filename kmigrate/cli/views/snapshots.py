@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 
@@ -16,7 +17,14 @@ from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.workflow.groups.admission import refused_sentence, refused_way_on
 from kmigrate.workflow.groups.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
-from kmigrate.workflow.status.attention import Need, partition_problem, producer_text, topic_attention, written_ago
+from kmigrate.workflow.status.attention import (
+    Need,
+    group_attention,
+    partition_problem,
+    producer_text,
+    topic_attention,
+    written_ago,
+)
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
 
 __all__ = ["direct_rows", "group_alerts", "group_rows", "snapshot_view", "topic_detail"]
@@ -35,10 +43,17 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
     if not shot.links:
         parts.append(Text("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER"))
     if shot.topics:
-        parts.append(_Topics(shot))
+        parts.append(_Topics(_urgent_first(shot)))
     if shot.groups:
-        parts.append(group_rows(shot.groups, shot.at_ms))
+        parts.append(group_rows(_urgent_first(shot).groups, shot.at_ms))
     return Group(*parts)
+
+
+def _urgent_first(shot: Snapshot) -> Snapshot:
+    """Return the snapshot with topics and groups in the order of the attention that they need."""
+    topics = sorted(shot.topics, key=lambda topic: topic_attention(topic, shot.at_ms).need)
+    groups = sorted(shot.groups, key=lambda group: group_attention(group, shot.at_ms).need)
+    return replace(shot, topics=tuple(topics), groups=tuple(groups))
 
 
 def _link_line(link: LinkStatus, shot: Snapshot) -> Text:

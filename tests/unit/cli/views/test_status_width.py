@@ -8,6 +8,7 @@ from rich.console import Console
 from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.workflow.status.snapshot import PartitionStatus, Snapshot, TopicStatus
+from tests.fakes.snapshots import estate
 
 _STOP = "offsets 5 to 9 are gone on the target, where somebody deletes records"
 
@@ -30,3 +31,20 @@ def test_each_cell_is_whole_and_each_note_is_told(width: int) -> None:
     assert [word for word in ("mirroring", "2,012,317", "2,012,315", "3,313", "identical") if word not in words] == []
     assert _STOP in " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= width
+
+
+def test_what_needs_attention_comes_first_and_each_wait_has_its_reason() -> None:
+    console = Console(width=80)
+    with console.capture() as said:
+        console.print(snapshot_view(estate()))
+    lines = said.get().splitlines()
+    shown = [line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in _NAMES and ":" not in line]
+    assert shown[:2] == ["audit", "invoices"]
+    assert shown.index("payments") > shown.index("clicks")
+    assert shown.index("billing") < shown.index("analytics") < shown.index("mail")
+    text = " ".join(said.get().split())
+    assert "invoices: its promote waits: partition 2: 60 records behind, at most 50 are allowed" in text
+    assert "orders.returns: paused: kmigrate topic resume orders.returns" in text
+
+
+_NAMES = {each.topic for each in estate().topics} | {each.group for each in estate().groups}
