@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pexpect
 import pytest
 import tomli
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -19,62 +16,13 @@ from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
-
-ROOT = Path(__file__).parents[2]
-ENTER, DOWN, CTRL_C = "\r", "\x1b[B", "\x03"
+from tests.terminal import CTRL_C, DOWN, ENTER, Person
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[list[KafkaCluster]]:
     with running_clusters(tmp_path / "clusters", *source_and_target()) as clusters:
         yield clusters
-
-
-class Person:
-    """A person at a terminal: reads what the command line says, and types."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith("KMIGRATE_")},
-            "PYTHONPATH": str(ROOT),
-            "PROMPT_TOOLKIT_NO_CPR": "1",
-            "TERM": "xterm-256color",
-            "NO_COLOR": "1",
-        }
-        self.terminal: Any = None
-        self.seen = ""
-
-    def calls(self, *words: str) -> None:
-        self.terminal = pexpect.spawn(
-            sys.executable,
-            ["-m", "kmigrate", *words],
-            cwd=self.folder,
-            env=self.environment,
-            dimensions=(60, 160),
-            encoding="utf-8",
-            timeout=40,
-            logfile=(self.folder / "terminal.log").open("a", encoding="utf-8"),
-        )
-
-    def reads(self, text: str) -> str:
-        """Wait for a text, and return what came before the text."""
-        self.terminal.expect_exact(text)
-        before: str = self.terminal.before
-        self.seen += before + text
-        return before
-
-    def answers(self, question: str, *keys: str) -> None:
-        self.reads(question)
-        for key in keys:
-            self.terminal.send(key)
-
-    def ends(self) -> tuple[int, str]:
-        """Wait for the end of the command; return the exit code and the rest of the output."""
-        self.terminal.expect(pexpect.EOF)
-        rest: str = self.terminal.before
-        self.terminal.close()
-        return self.terminal.exitstatus, rest
 
 
 @pytest.fixture
@@ -87,6 +35,7 @@ def person(tmp_path: Path) -> Iterator[Person]:
             made.terminal.close(force=True)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_a_person_is_led_from_no_configuration_to_a_promoted_topic(
     pair: list[KafkaCluster], person: Person, tmp_path: Path
