@@ -1,6 +1,6 @@
 """The playbooks that come with kmigrate move topics of real clusters; all of them share one pair of clusters.
 
-`quickstart` is run by the demo, and `secured-clusters` by `test_security`.
+`quickstart` is run by the demo; `secured-clusters` is only checked.
 """
 
 from __future__ import annotations

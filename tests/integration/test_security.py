@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
@@ -19,9 +19,8 @@ from kmigrate.model.security import Bearer, Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.estate import SandboxEstate
 from kmigrate.sandbox.kafka import KafkaCluster
-from kmigrate.sandbox.topics import create_topics
 from tests.integration.secure_world import SESSION_MS, SecurePair, reached, token
-from tests.integration.test_cli_sandbox import ROOT, Shell
+from tests.integration.test_cli_sandbox import Shell
 
 
 async def _ask(settings: ClusterSettings) -> str:
@@ -237,7 +236,6 @@ def test_a_secure_sandbox_is_reached_by_the_configuration_it_writes_and_by_nobod
         login = {**target.security.access("producers").librdkafka(), "bootstrap.servers": routed}
         seen = AdminClient(login).list_topics(timeout=10)
         assert (seen.cluster_id, list(seen.brokers)) == (target.cluster_id, [1_000_001])  # type: ignore[comparison-overlap]
-        _move_by_playbook(kmigrate, SandboxEstate.load(tmp_path / "build/sandbox").source)
         kmigrate.stop_engines()
         kmigrate.environment["KMIGRATE_CONFIG"] = "open.toml"
         (tmp_path / "open.toml").write_text(written.split("[router]")[0], encoding="utf-8")
@@ -251,15 +249,3 @@ def test_a_secure_sandbox_is_reached_by_the_configuration_it_writes_and_by_nobod
         kmigrate.environment["KMIGRATE_CONFIG"] = "build/sandbox/kmigrate.toml"
         kmigrate("sandbox", "down")
     assert not secrets.exists()
-
-
-def _move_by_playbook(kmigrate: Shell, source: KafkaCluster) -> None:
-    """Move a topic with the playbook for secured clusters; doctor, ACLs and the seal included."""
-    create_topics(source.client(), [NewTopic("secured", 1)])
-    producer = Producer(source.client())
-    producer.produce("secured", b"value")
-    assert producer.flush(30) == 0
-    flags = ["--set", "topics=secured", "--set", "verify=false", "--approve", "all", "--yes"]
-    kmigrate("playbook", "run", str(ROOT / "playbooks" / "secured-clusters.toml"), *flags, lines=True)
-    shown = kmigrate("topic", "show", "secured")
-    assert (shown["phase"], shown["status"]["source_closed"]) in [("promoted", "closed"), ("promoted", "closing")]

@@ -17,6 +17,8 @@ from kmigrate.parity.report import PartitionRow, TimeStep, TopicRow
 from kmigrate.report.migration import Millis, ParitySummary
 from kmigrate.workflow.base.bootstraps import Bootstrap
 from kmigrate.workflow.groups.audit import MovedPosition
+from kmigrate.workflow.status.group_detail import MemberDetail, PartitionDetail
+from kmigrate.workflow.status.progress import GroupProgress, TopicProgress
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, TopicStatus
 
 __all__ = [
@@ -48,9 +50,12 @@ __all__ = [
     "Forecasts",
     "GroupCheck",
     "GroupList",
+    "GroupPartition",
     "GroupPromote",
     "GroupShow",
+    "GroupSnapshot",
     "GroupState",
+    "GroupsProgress",
     "Guide",
     "GuidedStep",
     "HandedOver",
@@ -60,6 +65,7 @@ __all__ = [
     "Link",
     "LinkFinish",
     "LinkList",
+    "LinkProgress",
     "LinkShow",
     "Lookup",
     "Lookups",
@@ -68,7 +74,9 @@ __all__ = [
     "MirrorFailed",
     "MirrorSnapshot",
     "Moved",
+    "NeedsAttention",
     "NotCompared",
+    "OneGroup",
     "PageEvent",
     "PageListening",
     "Parity",
@@ -90,6 +98,7 @@ __all__ = [
     "SandboxServer",
     "SandboxUp",
     "Snapshot",
+    "StatusProgress",
     "Step",
     "StepEnded",
     "StepProgress",
@@ -100,6 +109,7 @@ __all__ = [
     "TopicShow",
     "TopicSnapshot",
     "TopicState",
+    "TopicsProgress",
     "TrafficRolled",
     "TrafficStarted",
     "TrafficStopped",
@@ -362,6 +372,13 @@ class LateRecords(TypedDict):
     """true if the target may lack a record"""
 
 
+class NeedsAttention(TypedDict):
+    """What needs attention in a topic or group."""
+
+    need: Literal["person", "waits", "promoting", "copying", "steady", "done"]
+    reason: str
+
+
 class TopicSnapshot(TypedDict):
     """A topic in the snapshot, with the sums of its partitions."""
 
@@ -374,6 +391,44 @@ class TopicSnapshot(TypedDict):
     """age of the next record to be copied, at most"""
     unverified: int
     """offsets left to verify"""
+    attention: NotRequired[NeedsAttention]
+    """in `status`"""
+
+
+class GroupSnapshot(TypedDict):
+    """A group in the snapshot."""
+
+    attention: NeedsAttention
+
+
+class LinkProgress(TypedDict):
+    """The progress of a link."""
+
+    name: str
+
+
+class TopicsProgress(TypedDict):
+    """The progress of a topic."""
+
+    link: str
+    topic: str
+
+
+class GroupsProgress(TypedDict):
+    """The progress of a group."""
+
+    link: str
+    group: str
+
+
+class StatusProgress(TypedDict):
+    """Rates, copied parts and times left; an unknown figure is -1."""
+
+    window_s: float
+    """seconds over which rates are the mean"""
+    links: list[LinkProgress]
+    topics: list[TopicsProgress]
+    groups: list[GroupsProgress]
 
 
 class TopicShow(TopicState):
@@ -386,10 +441,25 @@ class TopicShow(TopicState):
     status: TopicSnapshot
 
 
-class GroupShow(TypedDict):
-    """The group's part of the snapshot, for each link."""
+class GroupPartition(TypedDict):
+    """A partition that a group reads."""
 
-    groups: list[GroupStatus]
+    lag: int
+
+
+class OneGroup(TypedDict):
+    """A group's part of the snapshot, with members and partitions."""
+
+    members: list[MemberDetail]
+    partitions: list[GroupPartition]
+    trouble: str
+    """reason why a cluster could not be asked, or empty"""
+
+
+class GroupShow(TypedDict):
+    """The group, for each link."""
+
+    groups: list[OneGroup]
 
 
 class RouterSnapshot(TypedDict):
@@ -435,10 +505,11 @@ class Snapshot(TypedDict):
     """offset of the state log"""
     links: list[LinkStatus]
     topics: list[TopicSnapshot]
-    groups: list[GroupStatus]
+    groups: list[GroupSnapshot]
     routers: list[RouterSnapshot]
     mirrors: list[MirrorSnapshot]
     controllers: list[ControllerSnapshot]
+    progress: StatusProgress
     warnings: list[str]
     """facts about no single link"""
 
@@ -1085,6 +1156,13 @@ MERGED: Mapping[type, tuple[type, ...]] = {
     GroupState: (GroupRecord,),
     TopicSnapshot: (TopicStatus,),
     RouterSnapshot: (RouterRecord,),
+    GroupSnapshot: (GroupStatus,),
+    OneGroup: (GroupStatus,),
+    GroupPartition: (PartitionDetail,),
+    StatusProgress: (TopicProgress,),
+    LinkProgress: (TopicProgress,),
+    TopicsProgress: (TopicProgress,),
+    GroupsProgress: (GroupProgress,),
     Forecast: (TopicForecast,),
 }
 """Dataclasses whose fields a document has beside its own."""
