@@ -105,6 +105,10 @@ soak-deploy: $(READY) ## units, manifests, image, dashboard and alerts under sys
 soak-page: $(READY) ## the web page in headless Chromium (apt-get install chromium): its look, its cost -> build/soak/page.json, docs/images
 	$(BIN)/python -m tests.soak.page $(ARGS)
 
+.PHONY: soak-install
+soak-install: $(READY) ## the wheel by pip, uv and pipx in fresh environments, and the demo there -> build/soak/install.json [ARGS="--without-demo"]
+	$(BIN)/python -m tests.soak.install $(ARGS)
+
 .PHONY: conformance
 conformance: $(READY) ## the suites of five other clients through the router -> build/conformance.json [SUITE=kgo]
 	$(BIN)/python -m tests.conformance routed $(if $(SUITE),--suite $(SUITE)) $(ARGS)

@@ -11,7 +11,7 @@ __all__ = ["main"]
 def main() -> None:
     _fill_standard_streams()
     try:
-        from kmigrate.cli.app import main as run  # takes half a second, in which somebody may press Ctrl-C
+        from kmigrate.cli.app import main as run  # somebody may press Ctrl-C meanwhile
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(run())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 
-from typer.testing import CliRunner
-
-from kmigrate.cli.app import app
+from kmigrate.cli.app import main
 
 __all__ = ["command_of"]
 
@@ -16,8 +16,9 @@ _USAGE = re.compile(r"Usage: kmigrate ((?:[a-z]+ )+)")
 
 def command_of(words: Sequence[str]) -> str:
     """Return the command that the words after `kmigrate` call; fail if the command does not know an option."""
-    result = CliRunner().invoke(app, [*words, "--help"], prog_name="kmigrate", catch_exceptions=False)
-    usage = _USAGE.search(result.output)
-    assert result.exit_code == 0, result.output
-    assert usage is not None, result.output
+    with redirect_stdout(io.StringIO()) as out:
+        code = main([*words, "--help"])
+    usage = _USAGE.search(out.getvalue())
+    assert code == 0, out.getvalue()
+    assert usage is not None, out.getvalue()
     return usage[1].strip()

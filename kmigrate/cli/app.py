@@ -3,62 +3,89 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated, cast
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
+from kmigrate import __version__
 from kmigrate.cli.base.absent import asked_for_absent
-from kmigrate.cli.base.call import Call, run_to_end
 from kmigrate.cli.base.exits import Exit
+from kmigrate.cli.base.lazy import LazyCommand
 from kmigrate.cli.base.leading import behind_verb
 from kmigrate.cli.base.output import Output
-from kmigrate.cli.base.words import Text
-from kmigrate.cli.commands import (
-    doctor,
-    explain,
-    finish,
-    group,
-    offsets,
-    plan,
-    playbook,
-    promote,
-    run,
-    sandbox,
-    status,
-    topic,
-    verify,
-    wait,
-)
-from kmigrate.cli.guide import guide, init
+from kmigrate.cli.base.words import Text, below
 from kmigrate.errors import UsageError
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
 
-app = typer.Typer(
+_IN = "kmigrate.cli.commands"
+_GUIDE = "kmigrate.cli.guide"
+
+COMMANDS = (
+    LazyCommand("init", f"{_GUIDE}.init:app", "Write the first kmigrate.toml, by questions on a terminal or by flags."),
+    LazyCommand(
+        "guide",
+        f"{_GUIDE}.guide:app",
+        "Show where the migration stands and what comes next, and lead through the steps.",
+    ),
+    LazyCommand("doctor", f"{_IN}.doctor:app", "Check this machine and every cluster."),
+    LazyCommand("plan", f"{_IN}.plan:app", "Print what each topic would get, or what is left of its copy."),
+    LazyCommand("link", f"{_IN}.finish:app", "Links: one source cluster to one target cluster."),
+    LazyCommand("topic", f"{_IN}.topic:app", "Mirrored topics."),
+    LazyCommand("run", f"{_IN}.run:app", "Run mirror, router and controller together."),
+    LazyCommand("group", f"{_IN}.group:app", "Mirrored consumer groups."),
+    LazyCommand("status", f"{_IN}.status:app", "Show links, topics, groups and running processes."),
+    LazyCommand("wait", f"{_IN}.wait:app", "Wait until a condition holds; changes nothing."),
+    LazyCommand("promote", f"{_IN}.promote:app", "Switch topics over to the target."),
+    LazyCommand("offsets", f"{_IN}.offsets:app", "Positions, from one cluster to the other."),
+    LazyCommand("verify", f"{_IN}.verify:app", "Compare source and target with Spark."),
+    LazyCommand("playbook", f"{_IN}.playbook:app", "Migrations written down as steps."),
+    LazyCommand("mirror", f"{_IN}.run:mirror_app", "The mirror process."),
+    LazyCommand("router", f"{_IN}.run:router_app", "The router process."),
+    LazyCommand("controller", f"{_IN}.run:controller_app", "The controller process."),
+    LazyCommand(
+        "explain",
+        f"{_IN}.explain:app",
+        "Explain the reference of an error: what happened, what is still true, and what to do.",
+    ),
+    LazyCommand("sandbox", f"{_IN}.sandbox:app", "Two real Kafka clusters on this machine."),
+)
+"""The verbs and groups of verbs, in the order of the help, which is the order of a migration."""
+
+_root = typer.Typer(
     name="kmigrate",
     help="Moves a live Kafka estate from one cluster to another, with nothing lost, doubled or reordered.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
-for _sub in (finish.app, topic.app, group.app, offsets.app, run.mirror_app, run.router_app, run.controller_app):
-    app.add_typer(_sub)
-app.add_typer(sandbox.app)
-app.add_typer(playbook.app)
-for _single in (
-    init.app,
-    guide.app,
-    promote.app,
-    run.app,
-    status.app,
-    wait.app,
-    verify.app,
-    plan.app,
-    doctor.app,
-    explain.app,
-):
-    app.registered_commands += _single.registered_commands
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        Output().show(Text(f"kmigrate {__version__}"))
+        raise typer.Exit
+
+
+@_root.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a verb."""
+
+
+def _tree() -> TyperGroup:
+    tree = cast("TyperGroup", get_command(_root))
+    for each in COMMANDS:
+        tree.add_command(each)
+    return tree
+
+
+app = _tree()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,8 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
         return int(app(given, prog_name="kmigrate", standalone_mode=False) or Exit.OK)
     except (typer.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
-    except SystemExit:  # typer has shown a help text
-        return Exit.OK
+    except SystemExit as end:  # typer has shown a help text, or answered a shell: fish asks by the exit code
+        return end.code if isinstance(end.code, int) else Exit.OK
     except OSError as error:  # The help text could not be printed; errors of a verb leave by `run_to_end`
         Output().unwritten(error)
         return Exit.OK
@@ -85,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _misused(given: list[str], kind: str, message: str, context: object) -> int:
     if kind == "NoArgsIsHelpError":
-        Output().show(Text(message), as_it_is=True)
+        Output().show(below(message.splitlines()), as_it_is=True)
         return Exit.USAGE
     path = getattr(context, "command_path", "kmigrate")
     usage = UsageError(
@@ -106,5 +133,7 @@ def _misused(given: list[str], kind: str, message: str, context: object) -> int:
 
     def complain() -> None:
         raise usage
+
+    from kmigrate.cli.base.call import Call, run_to_end  # reads what a verb needs
 
     return run_to_end(Call(json="--json" in given), complain)

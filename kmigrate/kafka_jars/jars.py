@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kmigrate.errors import Failed
+from kmigrate.extras import VERIFY
 from kmigrate.kafka_jars.cache import cache_folder, cached
 from kmigrate.kafka_jars.java import find_java
 
@@ -99,14 +100,10 @@ def _artifact(jar: Path) -> str:
 
 
 def _spark_jars() -> Path:
+    VERIFY.need("the download of Kafka's jars")
     spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise Failed(
-            "pyspark-missing",
-            "PySpark, whose Ivy fetches the jars, is not installed",
-            still_true="nothing was downloaded",
-            next_step="install kmigrate with its dependencies, or set KMIGRATE_KAFKA_HOME",
-        )
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent / "jars"
 
 

@@ -35,7 +35,6 @@ POLL_SECONDS = 0.25
 STOP_SECONDS = 20
 
 DEFAULTS: Mapping[str, str] = {
-    # Every record is garbage once read: any heap is filled sooner or later, however much is compared.
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.sql.adaptive.enabled": "false",  # a few thousand rows are shuffled: nothing to adapt
@@ -45,6 +44,12 @@ DEFAULTS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+_HEAP_MB, _HEAP_MB_OF_TASK, _LEAST_HEAP_MB = 256, 128, 512
+"""Heap of a driver that runs the tasks itself, MB: a base, more for each task, and the least that Spark takes.
+
+A task holds a fetch of each partition and the fetch read ahead. Each record is garbage once read, so a check fills any
+heap: a higher limit makes the process larger and the check no faster.
+"""
 
 # Only for executors on this machine: executors elsewhere could not reach the driver at this address.
 ON_THIS_MACHINE: Mapping[str, str] = {
@@ -94,9 +99,19 @@ def session_settings(
     master: str, jars: Sequence[Path], conf: Mapping[str, str], *, connector: bool = True
 ) -> dict[str, str]:
     """Return the session's settings: the caller's, and ours where the caller says nothing."""
-    here = ON_THIS_MACHINE if is_near(master) else {}
+    here = dict(ON_THIS_MACHINE) if is_near(master) else {}
+    if (tasks := _local_tasks(master)) is not None:
+        here["spark.driver.memory"] = f"{max(_LEAST_HEAP_MB, _HEAP_MB + _HEAP_MB_OF_TASK * tasks)}m"
     ours = _connector(jars, master) if connector and not brings_connector(conf) else {}
     return {**DEFAULTS, **here, **ours, **conf}
+
+
+def _local_tasks(master: str) -> int | None:
+    """Return how many tasks run in the driver's own JVM at once; None if tasks run in other processes."""
+    found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,.*)?\])?", master)
+    if found is None:
+        return None
+    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
 
 
 @contextmanager

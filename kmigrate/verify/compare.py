@@ -30,7 +30,10 @@ __all__ = ["MASTER", "SparkChoice", "check", "check_in_thread", "options_of", "s
 MASTER = "local[*]"
 _FEW = 1_000_000
 """Maximum offsets of a small check, which ends before Java's second compiler pays off."""
-_FOR_FEW: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+_JAVA = "spark.driver.extraJavaOptions"
+_FOR_FEW: Mapping[str, str] = {_JAVA: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+_FOR_MANY: Mapping[str, str] = {_JAVA: "-XX:+UseParallelGC"}
+"""Java's default collector sets whole regions aside for each fetch, because in a heap of this size a fetch is huge."""
 _TRIES = 4
 """Maximum tries of a check whose ranges retention cuts; each try reads again from the logs' new beginnings."""
 
@@ -43,10 +46,10 @@ class SparkChoice:
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def sized(self, offsets: int) -> SparkChoice:
-        """Return the settings for a check of this many offsets: a small local check takes fewer resources."""
-        if offsets > _FEW or not self.master.startswith("local"):
+        """Return the settings for a check of this many offsets on this machine."""
+        if not self.master.startswith("local"):
             return self
-        return SparkChoice(self.master, {**_FOR_FEW, **self.conf})
+        return SparkChoice(self.master, {**(_FOR_FEW if offsets <= _FEW else _FOR_MANY), **self.conf})
 
 
 def spark_choice(master: str, conf: Sequence[str]) -> SparkChoice:

@@ -15,7 +15,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from kmigrate.cli.app import main
+from kmigrate.cli.app import COMMANDS, main
 from tests.json_output import check_output
 
 __all__ = ["Call", "program"]
@@ -29,7 +29,7 @@ run(sys.argv[0], run_name="__main__")
 """
 
 _READY = multiprocessing.get_context("forkserver")
-_READY.set_forkserver_preload(["kmigrate.cli.app"])
+_READY.set_forkserver_preload(["kmigrate.cli.app", *(each.source.partition(":")[0] for each in COMMANDS)])
 
 
 def program(name: str, *words: str) -> list[str]:

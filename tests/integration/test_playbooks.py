@@ -18,7 +18,7 @@ from tests.integration.command_line import Call
 from tests.integration.migration import Migration, fresh_migration
 from tests.json_output import documents_in
 
-PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
+PLAYBOOKS = Path(__file__).parents[2] / "kmigrate" / "playbooks"
 
 
 @pytest.fixture(scope="module")

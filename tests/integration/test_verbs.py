@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kmigrate.cli.base import completion
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
@@ -483,3 +485,30 @@ def test_status_says_unknown_where_a_source_does_not_answer(pair: Any) -> None:
     assert link.trouble
     assert topic.lag == -1
     assert seen.as_json()["topics"]
+
+
+def test_a_shells_completion_offers_the_names_of_both_clusters(pair: Any, tmp_path: Path) -> None:
+    make(pair[0], "offered-new", records=1)
+    make(pair[0], "offered-known")
+    with_group = Consumer({"bootstrap.servers": pair[0].bootstrap, "group.id": "offered-group"})
+    with_group.commit(offsets=[TopicPartition("offered-new", 0, 1)], asynchronous=False)
+    with_group.close()
+
+    async def mirror(connections: Connections) -> None:
+        await run_verb(verbs.mirror_topics(connections, "l", ["offered-known"], "earliest", "auto"))
+
+    on_estate(pair, mirror)
+    config = tmp_path / "kmigrate.toml"
+    config.write_text(
+        "".join(
+            f'[clusters.{name}]\n"bootstrap.servers" = "{cluster.bootstrap}"\n'
+            for name, cluster in zip(("source", "target"), pair, strict=True)
+        ),
+        encoding="utf-8",
+    )
+    call: Any = SimpleNamespace(params={"config": str(config), "target": "target", "link": "l"})
+    assert completion.mirrored_topics(call, "offered-") == ["offered-known"]
+    assert completion.source_topics(call, "offered-") == ["offered-new"]
+    assert completion.source_groups(call, "offered-") == ["offered-group"]
+    assert "l" in completion.links(call, "")
+    forget(pair, topic_key("l", "offered-known"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -14,9 +15,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from kmigrate.cli.app import app
+from kmigrate.cli.app import main
 from kmigrate.kafka_jars.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.command_line import program
@@ -49,9 +49,10 @@ def mirror_of(run: Migration, link: str) -> Iterator[None]:
 
 def here(run: Migration, *words: str) -> Cli:
     """Run a verb in this process, which saves the start of another process."""
-    done = CliRunner().invoke(app, [*words, "--config", str(run.config), "--json"])
-    check_output(words, done.stdout)
-    return Cli(done.exit_code, json.loads(done.stdout), done.stderr)
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main([*words, "--config", str(run.config), "--json"])
+    check_output(words, out.getvalue())
+    return Cli(code, json.loads(out.getvalue()), err.getvalue())
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def test_the_map_of_a_package_names_each_of_its_files(package: Path) -> None:
 
 
 _REPOSITORY = _ROOT.parent
-_PAGES = [_REPOSITORY / "README.md", _REPOSITORY / "CONTRIBUTING.md", *sorted((_REPOSITORY / "docs").rglob("*.md"))]
+_PAGES = [*sorted(_REPOSITORY.glob("*.md")), *sorted((_REPOSITORY / "docs").rglob("*.md"))]
 _TEST_FILE = re.compile(r"[\w/]*\btest_[a-z0-9_]+\.py")
 
 

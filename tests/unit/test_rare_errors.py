@@ -314,7 +314,7 @@ def of_checks(patch: Patch) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "config-unreadable", lambda: load._text(here.parent)
     patch.setattr(doctor, "find_java", raises(NO_JAVA))
     patch.setattr(doctor, "_PACKAGES", ("no-package-of-this-name",))
-    yield "package-missing", lambda: [each for each in doctor._machine() if each.level == "refuse"]
+    yield "package-missing", lambda: [each for each in doctor.machine_findings() if each.level == "refuse"]
 
 
 async def _moved(connections: Any) -> None:

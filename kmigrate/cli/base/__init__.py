@@ -1,6 +1,8 @@
 """What all commands share: a call, its flags, its output, and its questions.
 
 call        a call: common flags, configuration, and the handling of every error
+completion  names for a shell's completion
+lazy        commands whose modules are imported when they are called or helped
 leading     common options before the verb
 options     flags that several commands share
 targets     the cluster that a verb without `--target` means

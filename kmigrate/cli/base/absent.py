@@ -37,7 +37,6 @@ ABSENT: Mapping[str, Absent] = {
     **dict.fromkeys(("--when-ready", "--not-before", "--postpone"), _SCHEDULE),
     "--print-acls": Absent("printed ACL commands", "docs/security.md lists all rights that kmigrate needs"),
     "--rack": Absent("same-rack reading", "the mirror reads from leaders, whatever the rack (docs/mirror.md)"),
-    "--version": Absent("version flag", "pip show kmigrate"),
 }
 """Features by verb (without `kmigrate`) and by option."""
 

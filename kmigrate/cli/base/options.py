@@ -6,26 +6,39 @@ from typing import Annotated
 
 import typer
 
+from kmigrate.cli.base import completion
+
 __all__ = [
     "AcceptMisplaced",
     "Conf",
     "Exclude",
+    "Group",
     "Groups",
     "Link",
+    "LinkName",
     "LogFormat",
     "LogLevel",
     "Master",
+    "NewGroups",
+    "NewTopics",
     "NoWait",
     "OffsetsMode",
     "PlanOnly",
     "Regex",
     "StartAt",
     "Timeout",
+    "Topic",
     "Topics",
     "Yes",
 ]
 
-Link = Annotated[str | None, typer.Option("--link", help="Link (optional while only one exists).")]
+Link = Annotated[
+    str | None,
+    typer.Option("--link", help="Link (optional while only one exists).", autocompletion=completion.links),
+]
+LinkName = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="Name of the link.", autocompletion=completion.links)
+]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Print what would be done, and change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return as soon as the intent is written.")]
@@ -44,8 +57,29 @@ AcceptMisplaced = Annotated[
     bool,
     typer.Option("--accept-misplaced-members", help="Go on although promoted groups have members on the source."),
 ]
-Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Exact topic names.")]
-Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Exact consumer group names.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TOPIC...", help="Exact topic names.", autocompletion=completion.mirrored_topics),
+]
+NewTopics = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="TOPIC...", help="Exact topic names.", autocompletion=completion.source_topics),
+]
+Topic = Annotated[
+    str | None,
+    typer.Argument(metavar="TOPIC", help="Topic name.", autocompletion=completion.mirrored_topics),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="GROUP...", help="Exact consumer group names.", autocompletion=completion.mirrored_groups),
+]
+NewGroups = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="GROUP...", help="Exact consumer group names.", autocompletion=completion.source_groups),
+]
+Group = Annotated[
+    str | None, typer.Argument(metavar="GROUP", help="Group name.", autocompletion=completion.mirrored_groups)
+]
 Master = Annotated[str, typer.Option("--master", help="Spark master.")]
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark (may be repeated).")

@@ -18,6 +18,7 @@ from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.cli.views.bulk import progress_text, ranges_view, rounds_view
 from kmigrate.cluster.client import EARLIEST, LATEST
 from kmigrate.errors import Refused, UsageError
+from kmigrate.extras import VERIFY
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.mirror.bulk.ranges import Choice, CopyRange, Key, cautions, choose
 from kmigrate.mirror.bulk.remaining import left_to_copy
@@ -70,6 +71,8 @@ class BulkOptions:
                 "--conf, --throttle and --continuous are about Spark's tasks",
                 next_step="add --engine spark; the mirror processes' limit is kmigrate link throttle",
             )
+        if engine == "spark":
+            VERIFY.need("kmigrate topic mirror --engine spark")
         settings: dict[str, str] = {}
         for each in conf or ():
             key, equals, value = each.partition("=")
@@ -140,6 +143,7 @@ def _starts(records: Iterable[TopicRecord]) -> dict[Key, int]:
 
 def _missing() -> str:
     try:
+        VERIFY.need("a bulk copy by Spark")
         find_java()
     except Refused as refused:
         return refused.what

@@ -58,7 +58,8 @@ class DemoPlan:
     """The settings of a demo that a person may choose."""
 
     folder: Path
-    playbook: Path
+    playbook: str
+    """A file, or the name of a playbook that comes with kmigrate."""
     seed: int = 1
     rate: float = 1500.0
     records: int = 200_000
@@ -177,8 +178,8 @@ class Demo:
 
     def _playbook(self, environment: Mapping[str, str]) -> list[dict[str, Any]]:
         """Run the playbook, print each step as the step ends, and return the results."""
-        self._say(f"running {self.plan.playbook.name}")
-        command = [sys.executable, "-m", "kmigrate", "playbook", "run", str(self.plan.playbook), "--yes", "--json"]
+        self._say(f"running {self.plan.playbook}")
+        command = [sys.executable, "-m", "kmigrate", "playbook", "run", self.plan.playbook, "--yes", "--json"]
         results: list[dict[str, Any]] = []
         with subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, text=True) as process:
             for line in process.stdout or ():

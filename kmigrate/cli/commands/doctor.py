@@ -11,6 +11,7 @@ import sys
 import typer
 from rich.console import Group, RenderableType
 
+from kmigrate import __version__
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.output import Answer
@@ -19,16 +20,17 @@ from kmigrate.cli.commands.probes import probe_cluster, probe_settings
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError, Refused, UsageError
+from kmigrate.extras import EXTRA_MISSING, EXTRAS, Extra
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.net.tasks import together
 from kmigrate.workflow.base.broker_settings import BrokerSettings, compare_settings
 from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 
-__all__ = ["app", "doctor"]
+__all__ = ["app", "doctor", "machine_findings"]
 
 app = typer.Typer()
 
-_PACKAGES = ("confluent-kafka", "crc32c", "kio", "pyspark", "rich", "tomli", "typer", "uvloop")
+_PACKAGES = ("confluent-kafka", "crc32c", "kio", "numpy", "rich", "tomli", "typer", "uvloop")
 
 
 @command(app, "doctor", target=False)
@@ -37,7 +39,7 @@ def doctor(call: Call) -> Answer:
 
     Python, Java, packages, the configuration, and what each cluster can do; changes nothing.
     """
-    parts: dict[str, list[Finding]] = {"machine": _machine()}
+    parts: dict[str, list[Finding]] = {"machine": machine_findings()}
     try:
         settings = call.settings
     except UsageError as error:
@@ -58,9 +60,9 @@ def _view(parts: dict[str, list[Finding]]) -> RenderableType:
     return Group(*rows[:-1])
 
 
-def _machine() -> list[Finding]:
+def machine_findings() -> list[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
-    found = [ok("python", f"Python {version}")]
+    found = [ok("kmigrate", f"kmigrate {__version__}"), ok("python", f"Python {version}")]
     try:
         java = find_java(os.environ)
         found.append(ok("java", f"Java {java.major} in {java.home}"))
@@ -71,9 +73,17 @@ def _machine() -> list[Finding]:
         try:
             versions.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            found.append(refuse("package-missing", f"{package} is not installed", "make setup"))
+            found.append(refuse("package-missing", f"{package} is not installed", "pip install kmigrate"))
     found.append(ok("packages", ", ".join(versions)))
-    return found
+    return [*found, *map(_extra, EXTRAS)]
+
+
+def _extra(extra: Extra) -> Finding:
+    missing = extra.missing()
+    if missing:
+        return warn(EXTRA_MISSING, f"{', '.join(missing)}: not installed, so without {extra.purpose}", extra.install)
+    versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in extra.packages)
+    return ok(f"extra-{extra.name}", f"{versions}, for {extra.purpose}")
 
 
 def _configuration(settings: Settings) -> list[Finding]:

@@ -12,10 +12,10 @@ import typer
 from rich.console import Group
 
 from kmigrate.cli.base.call import Call, command
-from kmigrate.cli.base.options import AcceptMisplaced, NoWait, PlanOnly, Timeout, Yes
+from kmigrate.cli.base.options import AcceptMisplaced, LinkName, NoWait, PlanOnly, Timeout, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import interruptible
-from kmigrate.cli.commands.link import DeliveryTimeout, Name, app, delivery_seconds
+from kmigrate.cli.commands.link import DeliveryTimeout, app, delivery_seconds
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.routers import clients_table, ending
 from kmigrate.model.routes import finished
@@ -28,7 +28,7 @@ __all__ = ["app", "finish"]
 @command(app, "finish")
 async def finish(
     call: Call,
-    name: Name = None,
+    name: LinkName = None,
     bootstrap: Annotated[
         str | None,
         typer.Option("--bootstrap", help="Bootstrap addresses of the clients (else of the routers)."),

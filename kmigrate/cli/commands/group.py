@@ -10,7 +10,7 @@ import typer
 from rich.console import Group as Stack
 
 from kmigrate.cli.base.call import Call, command
-from kmigrate.cli.base.options import Exclude, Groups, Link, NoWait, PlanOnly, Regex, Yes
+from kmigrate.cli.base.options import Exclude, Group, Groups, Link, NewGroups, NoWait, PlanOnly, Regex, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, need_copy, watched
 from kmigrate.cli.commands.patterns import add_patterns, check_names
@@ -35,7 +35,7 @@ app = typer.Typer(name="group", help="Mirrored consumer groups.", no_args_is_hel
 @command(app, "mirror")
 async def mirror(
     call: Call,
-    groups: Groups = None,
+    groups: NewGroups = None,
     regex: Regex = False,
     exclude: Exclude = None,
     mode: Annotated[
@@ -141,9 +141,7 @@ async def list_groups(call: Call, link: Link = None) -> Answer:
 
 
 @command(app, "show")
-async def show(
-    call: Call, group: Annotated[str | None, typer.Argument(metavar="GROUP", help="Group name.")] = None
-) -> Answer:
+async def show(call: Call, group: Group = None) -> Answer:
     """Show one mirrored group: each member with its partitions, and the lag of each partition."""
     group = call.required(group, "GROUP", "the group to show")
     async with call.connections() as connections:

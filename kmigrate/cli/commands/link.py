@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from kmigrate.cli.base.call import Call, command
+from kmigrate.cli.base.completion import clusters
 from kmigrate.cli.base.exits import Exit
-from kmigrate.cli.base.options import Link, PlanOnly, Yes
+from kmigrate.cli.base.options import Link, LinkName, PlanOnly, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.values import byte_rate
 from kmigrate.cli.views.plans import plan_answer, plan_view
@@ -35,8 +36,10 @@ DeliveryTimeout = Annotated[
 async def create(
     call: Call,
     name: Name = None,
-    source: Annotated[str | None, typer.Option("--source", help="Source cluster.")] = None,
-    target: Annotated[str | None, typer.Option("--target", help="Target cluster (else [defaults] target).")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Source cluster.", autocompletion=clusters)] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Target cluster (else [defaults] target).", autocompletion=clusters)
+    ] = None,
     plan: PlanOnly = False,
 ) -> Answer:
     """Store a link in the target's state log; the source is not contacted."""
@@ -81,7 +84,7 @@ async def list_links(call: Call) -> Answer:
 
 
 @command(app, "show")
-async def show(call: Call, name: Name = None) -> Answer:
+async def show(call: Call, name: LinkName = None) -> Answer:
     """Show one link."""
     async with call.connections() as connections:
         link = verbs.resolve_link(connections.log.state, name)
@@ -108,7 +111,7 @@ async def show(call: Call, name: Name = None) -> Answer:
 
 
 @command(app, "check")
-async def check(call: Call, name: Name = None) -> Answer:
+async def check(call: Call, name: LinkName = None) -> Answer:
     """Contact both clusters of a link and show all obstacles; changes nothing."""
     async with call.connections() as connections:
         plan = await verbs.check_link(connections, name, raises=call.settings.mirror.raise_producer_expiration)
@@ -137,7 +140,11 @@ async def throttle(
 
 @command(app, "delete")
 async def delete(
-    call: Call, name: Name = None, delivery_timeout: DeliveryTimeout = None, plan: PlanOnly = False, yes: Yes = False
+    call: Call,
+    name: LinkName = None,
+    delivery_timeout: DeliveryTimeout = None,
+    plan: PlanOnly = False,
+    yes: Yes = False,
 ) -> Answer:
     """Forget a link whose topics and groups are all promoted; never deletes a topic.
 

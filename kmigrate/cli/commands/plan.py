@@ -10,7 +10,7 @@ import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 
 from kmigrate.cli.base.call import Call, command
-from kmigrate.cli.base.options import Link, OffsetsMode, StartAt, Topics
+from kmigrate.cli.base.options import Link, NewTopics, OffsetsMode, StartAt
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.values import start_position
 from kmigrate.cli.base.words import SafeTable, Text
@@ -95,7 +95,7 @@ class TopicForecast:
 @command(app, "plan")
 async def plan(
     call: Call,
-    topics: Topics = None,
+    topics: NewTopics = None,
     from_: StartAt = "earliest",
     offsets: OffsetsMode = "auto",
     rate: Annotated[float, typer.Option("--rate", help="Assumed rate of the copy in MB per second.", min=0.1)] = 50,

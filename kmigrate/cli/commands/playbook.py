@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Group
 
+from kmigrate.cli.base import completion
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import PlanOnly, Yes
 from kmigrate.cli.base.output import Answer
@@ -21,35 +22,30 @@ from kmigrate.cli.commands.playbook_run import Runner, call_verb, step_json
 from kmigrate.cli.commands.playbook_verbs import verbs
 from kmigrate.cli.views.tables import table
 from kmigrate.errors import Failed, KmigrateError, UsageError
+from kmigrate.extras import EXTRA_MISSING
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.report.playbook_junit import StepOutcome, playbook_junit
 from kmigrate.verify.report_files import ReportFiles
 from kmigrate.workflow.playbook.parse import parse_playbook
 from kmigrate.workflow.playbook.schema import playbook_schema
+from kmigrate.workflow.playbook.shipped import read_playbook, shipped_playbooks, title_of
 from kmigrate.workflow.playbook.steps import ApproveStep, ExecStep, Playbook, RunStep, Step
 
-__all__ = ["app", "check", "plan", "run", "schema"]
+__all__ = ["app", "check", "list_playbooks", "plan", "run", "schema"]
 
 app = typer.Typer(name="playbook", help="Migrations written down as steps.", no_args_is_help=True)
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Playbook (TOML, docs/playbooks.md).")]
+_HELP = "A file (TOML, docs/playbooks.md), or a name of playbook list."
+File = Annotated[str, typer.Argument(metavar="PLAYBOOK", help=_HELP, autocompletion=completion.playbooks)]
+Files = Annotated[list[str], typer.Argument(metavar="PLAYBOOK...", help=_HELP, autocompletion=completion.playbooks)]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A variable of the playbook (may be repeated)."),
 ]
 
 
-def _load(file: Path, given: Sequence[str] | None) -> Playbook:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            "no-playbook",
-            f"{file} cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}",
-            still_true="no step was run",
-            next_step="expected: the path of a playbook, for example playbooks/quickstart.toml",
-        ) from error
-    return parse_playbook(text, str(file), verbs(), dict(map(_assigned, given or ())), os.environ)
+def _load(file: str, given: Sequence[str] | None) -> Playbook:
+    return parse_playbook(read_playbook(file), file, verbs(), dict(map(_assigned, given or ())), os.environ)
 
 
 def _assigned(text: str) -> tuple[str, str]:
@@ -79,7 +75,7 @@ class _Unsent(Call):
         raise _Reached
 
 
-def _check_values(call: Call, book: Playbook) -> None:
+def _check_values(call: Call, book: Playbook, *, to_run: bool) -> None:
     """Check every verb's values before the first step: a misspelled rate must not be found after all the promotes."""
     unsent = _Unsent(call.config, call.target, call.json, call.debug, call.overrides)
     prepared = False
@@ -93,6 +89,8 @@ def _check_values(call: Call, book: Playbook) -> None:
             continue
         except KmigrateError as error:
             if prepared and error.ref in _A_COMMAND_MAY_MEND:
+                continue
+            if error.ref == EXTRA_MISSING and not to_run:
                 continue
             if error.ref in _OF_THE_CONFIGURATION and not unsent.settings.clusters:
                 continue  # a playbook may be looked at on another machine than its own
@@ -111,13 +109,13 @@ _OF_THE_CONFIGURATION = frozenset({"unknown-cluster", "missing-value"})
 @command(app, "check")
 def check(
     call: Call,
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Playbooks (TOML, docs/playbooks.md).")],
+    files: Files,
     given: Set = None,
 ) -> Answer:
     """Check playbooks, with all values of their steps; contacts nothing."""
     books = [_load(file, given) for file in files]
     for book in books:
-        _check_values(call, book)
+        _check_values(call, book, to_run=False)
     checked = [{"file": book.file, "title": book.title, "steps": len(book.steps)} for book in books]
     lines = [Text(f"✓ {book.file}: {len(book.steps)} steps, no mistake found") for book in books]
     return Answer({"playbooks": checked}, Group(*lines))
@@ -127,7 +125,7 @@ def check(
 def plan(call: Call, file: File, given: Set = None) -> Answer:
     """Check a playbook, with all values of its steps, and print the steps; contacts nothing."""
     book = _load(file, given)
-    _check_values(call, book)
+    _check_values(call, book, to_run=False)
     return _printed(book)
 
 
@@ -158,6 +156,18 @@ def _printed(book: Playbook) -> Answer:
     )
 
 
+@command(app, "list", target=False)
+def list_playbooks(call: Call) -> Answer:
+    """List the playbooks that come with kmigrate; `playbook run NAME` runs one of these."""
+    made = table("name", "title")
+    rows = [(name, title_of(file), file) for name, file in shipped_playbooks().items()]
+    for name, title, _ in rows:
+        made.add_row(name, title)
+    folders = [Text(f"in {folder}", style="dim") for folder in dict.fromkeys(file.parent for _, _, file in rows)]
+    json = {"playbooks": [{"name": name, "title": title, "file": str(file)} for name, title, file in rows]}
+    return Answer(json, Group(made, *folders))
+
+
 @command(app, "run")
 def run(
     call: Call,
@@ -180,7 +190,7 @@ def run(
     if not plan:
         call.out.as_lines()
     book = _load(file, given)
-    _check_values(call, book)
+    _check_values(call, book, to_run=not plan)
     _check_approved(book, approve or ())
     ReportFiles(junit=junit).check()
     if plan:

@@ -25,6 +25,7 @@ from kmigrate.cli.commands.verify import compare_new
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.tables import parity_view, table
 from kmigrate.errors import Interrupted
+from kmigrate.extras import VERIFY
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import encode_record
@@ -83,6 +84,7 @@ async def promote(
     With --verify nothing is switched where a record differs; the exit code is then that of `verify`.
     """
     topics = call.required_list(topics, "TOPIC", "the topics to promote")
+    _need_spark(verify)
     section = call.settings.promote
     terms = PromoteTerms(
         now_ms(),
@@ -151,6 +153,11 @@ async def promote(
             "groups": [encode_record(record) for record in opened],
         }
         return Answer(json, Group(plan_view(made), _view(records, holds)))
+
+
+def _need_spark(wanted: bool) -> None:
+    if wanted:
+        VERIFY.need("kmigrate promote --verify")
 
 
 def _any_early(connections: Connections, link: str, topics: list[str]) -> bool:

@@ -26,6 +26,7 @@ from kmigrate.cli.views.migration import migration_view
 from kmigrate.cli.views.tables import table
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, UsageError
+from kmigrate.extras import SANDBOX
 from kmigrate.kafka_jars.jars import JarProgress
 from kmigrate.model.records import RouterRecord
 from kmigrate.model.settings import ClusterSettings
@@ -36,6 +37,7 @@ from kmigrate.sandbox.ports import free_ports, reserve
 from kmigrate.sandbox.preload import DEMO_TOPICS, Preload, preload
 from kmigrate.sandbox.security import CLIENT_USERS, router_section
 from kmigrate.sandbox.traffic import Client, Logins, Traffic
+from kmigrate.workflow.playbook.shipped import read_playbook
 
 __all__ = ["CONFIG_FILE", "app", "config_text", "demo", "down", "roll", "show_status", "start", "stop", "up"]
 
@@ -123,6 +125,7 @@ def up(
     if brokers not in (1, 3):
         raise UsageError("bad-broker-count", f"--brokers {brokers}", next_step="expected: 1 or 3")
     _check_versions(source_version, target_version, oldest=_OLDEST_SECURE if secure else _OLDEST)
+    SANDBOX.need("kmigrate sandbox up")
     chosen = folder or Path(os.environ.get("KMIGRATE_SANDBOX") or DEFAULT_FOLDER)
     sandbox = _start(call, chosen, brokers, source_version, target_version, detached=not foreground, secure=secure)
     config = chosen / CONFIG_FILE
@@ -262,7 +265,7 @@ def demo(
     records: Annotated[int, typer.Option("--records", min=1000, help="Records in orders before the start.")] = 200_000,
     brokers: Annotated[int, typer.Option("--brokers", help="Brokers a side: 1 or 3.")] = 1,
     folder: Annotated[Path, typer.Option("--folder", help="Where histories and the report go.")] = Path("build/demo"),
-    file: Annotated[Path, typer.Option("--playbook", help="The playbook to run.")] = Path("playbooks/quickstart.toml"),
+    playbook: Annotated[str, typer.Option("--playbook", help="The playbook to run: a file or a name.")] = "quickstart",
     families: Annotated[
         bool, typer.Option("--families", help="Clients of five families; needs a JDK, Go and pip.")
     ] = False,
@@ -277,7 +280,9 @@ def demo(
     usual = _FAMILIES_RATE if families else _RATE
     rate = rate or (min(usual, _RATE_OF_THREE) if brokers == 3 else usual)
     _check_versions(source_version, target_version)
-    plan = DemoPlan(folder, file, seed, rate, records, brokers, families, source_version, target_version)
+    read_playbook(playbook)
+    SANDBOX.need("kmigrate sandbox demo")
+    plan = DemoPlan(folder, playbook, seed, rate, records, brokers, families, source_version, target_version)
     report = Demo(plan, call.out).run()
     chosen = report_to or folder / "report.json"
     chosen.parent.mkdir(parents=True, exist_ok=True)
@@ -302,6 +307,7 @@ def start(
 
     The first start fills the source with topics that hold records already.
     """
+    SANDBOX.need("kmigrate sandbox traffic start")
     chosen = _folder(call, folder)
     bootstrap = _address(call, to)
     filled = _fill(call, chosen, records)

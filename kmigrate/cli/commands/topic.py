@@ -16,12 +16,14 @@ from kmigrate.cli.base.options import (
     Exclude,
     Link,
     Master,
+    NewTopics,
     NoWait,
     OffsetsMode,
     PlanOnly,
     Regex,
     StartAt,
     Timeout,
+    Topic,
     Topics,
     Yes,
 )
@@ -59,7 +61,7 @@ _AT_LEAST_MIRRORING = frozenset(TopicPhase) - NOT_COPIED_YET
 @command(app, "mirror")
 async def mirror(
     call: Call,
-    topics: Topics = None,
+    topics: NewTopics = None,
     from_: StartAt = "earliest",
     offsets: OffsetsMode = "auto",
     recreate: Annotated[
@@ -239,9 +241,7 @@ async def list_topics(call: Call, link: Link = None) -> Answer:
 
 
 @command(app, "show")
-async def show(
-    call: Call, topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Topic name.")] = None
-) -> Answer:
+async def show(call: Call, topic: Topic = None) -> Answer:
     """Show one mirrored topic, partition by partition."""
     topic = call.required(topic, "TOPIC", "the topic to show")
     async with call.connections() as connections:

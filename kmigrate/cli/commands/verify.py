@@ -19,6 +19,7 @@ from kmigrate.cli.base.output import Answer, Waiting
 from kmigrate.cli.base.words import Text
 from kmigrate.cli.views.tables import audits_view, late_view, parity_view
 from kmigrate.errors import KmigrateError, UsageError
+from kmigrate.extras import VERIFY
 from kmigrate.net.clock import now_ms
 from kmigrate.parity.report import ParityReport
 from kmigrate.verify.compare import MASTER, SparkChoice, check, check_in_thread, spark_choice
@@ -61,6 +62,7 @@ def verify(
     are remembered: the next check of the same copy reads only what is new, unless --full is given. Committed offsets of
     promoted groups are checked, too. With --follow everything that both clusters have is compared again and again.
     """
+    VERIFY.need("kmigrate verify")
     files = ReportFiles(*(Path(each) if each else None for each in (html, junit, parquet)))
     choice = spark_choice(master, conf or ())
     if follow:

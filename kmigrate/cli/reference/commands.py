@@ -7,10 +7,11 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from typing import cast
 
-import typer
+from typer.core import TyperCommand, TyperGroup
 
-from kmigrate.cli.app import app, main
+from kmigrate.cli.app import COMMANDS, main
 from kmigrate.cli.base.exits import Exit
 
 __all__ = ["commands", "reference"]
@@ -35,19 +36,24 @@ that explains the error's reference ([errors.md](errors.md)).
 """
 
 
-def commands(tree: typer.Typer = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def commands() -> Iterator[tuple[str, ...]]:
     """Yield the words of every command, in the order of the help."""
-    for single in tree.registered_commands:
-        yield (*path, str(single.name))
-    for sub in tree.registered_groups:
-        if sub.typer_instance is not None:
-            yield from commands(sub.typer_instance, (*path, str(sub.typer_instance.info.name)))
+    for each in COMMANDS:
+        yield from _below(each.load(), (str(each.name),))
+
+
+def _below(command: TyperCommand | TyperGroup, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if not isinstance(command, TyperGroup):
+        yield path
+        return
+    for name, sub in command.commands.items():
+        yield from _below(cast("TyperCommand | TyperGroup", sub), (*path, name))
 
 
 def reference() -> str:
     """Return the whole page."""
     parts = [_HEAD + "".join(f"| {int(code)} | {code.meaning} |\n" for code in Exit)]
-    parts += [f"\n## kmigrate {' '.join(path)}\n\n```text\n{_help(path)}\n```\n" for path in commands()]
+    parts += [f"\n## {' '.join(('kmigrate', *path))}\n\n```text\n{_help(path)}\n```\n" for path in ((), *commands())]
     return "".join(parts)
 
 

@@ -84,6 +84,7 @@ __all__ = [
     "Plan",
     "PlaybookCheck",
     "PlaybookEnded",
+    "PlaybookList",
     "PlaybookPlan",
     "Promote",
     "PromoteNotEqual",
@@ -97,6 +98,7 @@ __all__ = [
     "SandboxDown",
     "SandboxServer",
     "SandboxUp",
+    "ShippedPlaybook",
     "Snapshot",
     "StatusProgress",
     "Step",
@@ -831,6 +833,20 @@ class PlaybookCheck(TypedDict):
     playbooks: list[CheckedPlaybook]
 
 
+class ShippedPlaybook(TypedDict):
+    """A playbook that comes with kmigrate."""
+
+    name: str
+    title: str
+    file: str
+
+
+class PlaybookList(TypedDict):
+    """The playbooks that come with kmigrate."""
+
+    playbooks: list[ShippedPlaybook]
+
+
 class StepStarted(Step):
     """A step begins."""
 
@@ -1131,6 +1147,7 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
     "offsets translate": (OffsetsTranslate,),
     "offsets export": (OffsetsExport,),
     "playbook check": (PlaybookCheck,),
+    "playbook list": (PlaybookList,),
     "playbook plan": (PlaybookPlan,),
     "playbook run": (PlaybookPlan, StepStarted, StepProgress, TryFailed, StepEnded, PlaybookEnded),
     "explain": (Explanation, Explanations),

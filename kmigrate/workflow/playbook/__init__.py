@@ -6,6 +6,7 @@ variables   variables, their values from flags, environment and defaults, and th
 places      line and column of each key in a TOML text
 parse       the parser, which names every mistake with file, line and column
 conditions  conditions on a snapshot that a playbook or `kmigrate wait` waits for
+shipped     the playbooks that come with kmigrate
 waiting     the wait for a condition
 schema      the JSON schema of playbooks, for editors
 """

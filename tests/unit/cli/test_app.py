@@ -243,7 +243,7 @@ def test_exit_codes_are_those_of_the_errors() -> None:
 def test_every_command_takes_json_and_config() -> None:
     page = reference.reference()
     sections = page.split("\n## kmigrate ")[1:]
-    assert len(sections) == len(list(reference.commands()))
+    assert len(sections) == len(list(reference.commands())) > 30
     for section in sections:
         assert "--json" in section
         assert "--config" in section

@@ -16,7 +16,7 @@ class Finishing(Demo):
     """A demo in which `link finish` ends with an error."""
 
     def __init__(self, error: KmigrateError, capsys: pytest.CaptureFixture[str]) -> None:
-        super().__init__(DemoPlan(Path("demo"), Path("playbook.toml")), Output(json=True))
+        super().__init__(DemoPlan(Path("demo"), "quickstart"), Output(json=True))
         capsys.readouterr()
         self.out.error(error)
         self._ended = subprocess.CompletedProcess([], error.exit_code, capsys.readouterr().out)

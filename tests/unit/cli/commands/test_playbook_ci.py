@@ -38,5 +38,5 @@ def test_the_playbook_of_each_command_and_its_variables_exist(
     for command in commands:
         words = shlex.split(command)[1:]
         assert words[2] == "ci-gate"
-        words[2] = str(_ROOT / "playbooks" / "ci-gate.toml")
+        words[2] = str(_ROOT / "kmigrate" / "playbooks" / "ci-gate.toml")
         assert main([*words, *(["--plan"] if words[1] == "run" else [])]) == 0, capsys.readouterr().err

@@ -12,7 +12,7 @@ from kmigrate.errors import UsageError
 from kmigrate.workflow.playbook.parse import parse_playbook
 from kmigrate.workflow.playbook.steps import ApproveStep, ExecStep, Playbook, RunStep, WaitStep
 
-PLAYBOOKS = Path(__file__).parents[4] / "playbooks"
+PLAYBOOKS = Path(__file__).parents[4] / "kmigrate" / "playbooks"
 
 
 def _parsed(text: str, given: dict[str, str] | None = None, environment: dict[str, str] | None = None) -> Playbook:

@@ -29,7 +29,7 @@ def test_a_person_gets_the_schema_as_json(flags: list[str], capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out) == playbook_schema(verbs())
 
 
-@pytest.mark.parametrize("file", sorted((_ROOT / "playbooks").glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("file", sorted((_ROOT / "kmigrate" / "playbooks").glob("*.toml")), ids=lambda path: path.name)
 def test_every_shipped_playbook_is_valid(file: Path) -> None:
     _SCHEMA.validate(tomli.loads(file.read_text(encoding="utf-8")))
 
