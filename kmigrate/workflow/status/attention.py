@@ -13,7 +13,7 @@ from enum import IntEnum
 from kmigrate.model.amounts import count_text, left_text, time_text
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupPhase
 from kmigrate.model.records import DirectWriter
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised, as_words
 from kmigrate.workflow.groups.admission import refused_sentence
 from kmigrate.workflow.groups.misplaced import commits_sentence, member_sentence
 from kmigrate.workflow.status.progress import GroupProgress, TopicProgress
@@ -74,7 +74,7 @@ def topic_attention(topic: TopicStatus, now_ms: int, progress: TopicProgress | N
     if topic.phase in NOT_COPIED_YET:
         return Attention(Need.COPYING, "the target topic is being prepared")
     if topic.paused:
-        return Attention(Need.WAITS, f"paused: kmigrate topic resume {as_words(topic.topic)}")
+        return Attention(Need.WAITS, f"paused: {advised('topic resume', topic.link, topic.topic)}")
     if progress.falls_behind:
         return Attention(Need.WAITS, _copying(topic, progress))
     caught_up = topic.lag == 0 or 0 <= topic.lag_seconds * 1000 <= _USUAL_MS

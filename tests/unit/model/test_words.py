@@ -12,6 +12,7 @@ import pytest
 
 import kmigrate
 from kmigrate.cli.commands.playbook_verbs import CALLS
+from kmigrate.cli.commands.wait import wait
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.records import GroupRecord
 from kmigrate.model.words import advised, as_words
@@ -64,4 +65,5 @@ def test_what_is_advised_for_a_link_is_a_verb_that_takes_one() -> None:
     said = {ast.literal_eval(call.args[0]) for call in calls if isinstance(call.args[0], ast.Constant)}
     assert {"promote", "topic mirror", "group promote"} <= said
     for verb in said:
-        assert "link" in inspect.signature(CALLS[verb.partition(" --")[0]]).parameters, verb
+        name = verb.partition(" --")[0].partition(" '")[0]  # without flags, and without a quoted condition
+        assert "link" in inspect.signature({**CALLS, "wait": wait}[name]).parameters, verb

@@ -44,7 +44,7 @@ def test_what_needs_attention_comes_first_and_each_wait_has_its_reason() -> None
     assert shown.index("billing") < shown.index("analytics") < shown.index("mail")
     text = " ".join(said.get().split())
     assert "invoices: its promote waits: partition 2: 60 records behind, at most 50 are allowed" in text
-    assert "orders.returns: paused: kmigrate topic resume orders.returns" in text
+    assert "orders.returns: paused: kmigrate topic resume --link blue orders.returns" in text
 
 
 _NAMES = {each.topic for each in estate().topics} | {each.group for each in estate().groups}

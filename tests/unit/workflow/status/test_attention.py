@@ -35,7 +35,7 @@ def of(progress: TopicProgress | None = None, **more: Any) -> Attention:
         ({"phase": TopicPhase.PROMOTED}, Need.DONE, ""),
         ({"phase": TopicPhase.FENCING}, Need.PROMOTING, ""),
         ({"phase": TopicPhase.ALIGNING}, Need.COPYING, "the target topic is being prepared"),
-        ({"paused": True}, Need.WAITS, "paused: kmigrate topic resume t"),
+        ({"paused": True}, Need.WAITS, "paused: kmigrate topic resume --link l t"),
         ({"reason": "direct-writers: two"}, Need.WAITS, "direct-writers: two"),
         ({"promote_waits_for": "the mirror"}, Need.WAITS, "its promote waits: the mirror"),
         ({"sealed_for": ("r1",)}, Need.WAITS, "sealed on the source for router r1"),
