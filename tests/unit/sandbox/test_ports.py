@@ -27,9 +27,13 @@ def test_ports_are_distinct_free_and_of_the_range(monkeypatch: pytest.MonkeyPatc
 
 
 def test_where_there_is_room_no_router_takes_what_another_is_given_and_none_is_given_twice(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A router also listens on ports behind its own port: for brokers, and for clients of other routers."""
+    """A router also listens on ports behind its own port: for brokers, and for clients of other routers.
+
+    Other test processes lock ports of this range, too: this test has locks of its own.
+    """
+    monkeypatch.setenv("KMIGRATE_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_given", set())
     monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "21000-23999")
     ports = [port for _ in range(20) for port in free_ports(10)]
@@ -39,8 +43,11 @@ def test_where_there_is_room_no_router_takes_what_another_is_given_and_none_is_g
     assert not behind & set(ports)
 
 
-def test_clusters_that_are_made_side_by_side_are_given_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_that_are_made_side_by_side_are_given_different_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise the second broker would find its port taken, and end."""
+    monkeypatch.setenv("KMIGRATE_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_given", set())
     monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "24000-24999")
     with ThreadPoolExecutor(8) as threads:

@@ -46,10 +46,10 @@ def test_the_driver_hides_on_the_loopback_only_where_executors_are_on_this_machi
 @pytest.mark.parametrize(
     ("master", "memory"),
     [
-        ("local", "512m"),
-        ("local[2]", "512m"),
-        ("local[16]", "2304m"),
-        ("local[2,3]", "512m"),
+        ("local", "896m"),
+        ("local[2]", "1024m"),
+        ("local[16]", "2816m"),
+        ("local[2,3]", "1024m"),
         ("local-cluster[2,1,1024]", "1g"),
         ("spark://127.0.0.1:7077", "1g"),
     ],
@@ -60,7 +60,7 @@ def test_the_heap_grows_with_the_tasks_that_the_driver_runs_at_once(master: str,
 
 def test_every_core_of_this_machine_has_its_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert session_settings("local[*]", (), {})["spark.driver.memory"] == "1280m"
+    assert session_settings("local[*]", (), {})["spark.driver.memory"] == "1792m"
 
 
 def test_what_the_caller_says_counts() -> None:
