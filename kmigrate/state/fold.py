@@ -159,7 +159,7 @@ class Fold:
                 f"the record at offset {batch.base_offset} of the state log follows another record than the one "
                 "before it",
                 still_true="no decision was taken on it",
-                next_step="stop every kmigrate process and look at the log (docs/state-log.md)",
+                next_step="stop mirrors and controllers, let routers run, and look at the log (docs/state-log.md)",
             )
         return envelope
 

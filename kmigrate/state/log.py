@@ -200,7 +200,7 @@ class StateLog:
             "log-cut",
             f"the state log {what}, and was read to {self._tail.reached}",
             still_true="nothing was decided on what it holds now",
-            next_step="stop every kmigrate process and look at the log (docs/state-log.md)",
+            next_step="stop mirrors and controllers, let routers run, and look at the log (docs/state-log.md)",
         )
 
     def _tail_of_presence(self) -> Tail:
