@@ -101,4 +101,4 @@ def _field(parameter: inspect.Parameter) -> Field:
         return fields.one_of(metavar.split("|"), meaning=meaning)
     if kind not in (str, Path):
         raise TypeError(f"no field is known for {parameter}")
-    return fields.text(f"a text: {metavar or meaning}", meaning=meaning)
+    return fields.text(f"a text: {metavar}" if metavar else "a text", meaning=meaning)
