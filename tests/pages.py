@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 __all__ = ["OTHER_SYSTEM", "PAGES", "ROOT", "Block", "blocks", "commands", "inline_commands"]
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 OTHER_SYSTEM = "<!-- commands of another system -->"
 """The line before a block whose commands belong to other programs."""

@@ -21,6 +21,7 @@ _SHELL = {"%", ".", "cat", "cd", "cp", "export", "install", "jq", "kill", "pytho
 _DEPLOYMENT = {"curl", "docker", "journalctl", "kubectl", "openssl", "promtool", "systemctl", "systemd-sysusers"}
 _PROGRAMS = _KMIGRATE | _SHELL | _DEPLOYMENT
 """Programs of a block that is not marked as another system's."""
+_WITHOUT_VERB = {"--help", "--install-completion", "--show-completion", "--version"}
 
 _pages = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -122,7 +123,7 @@ def _unknown_word(text: str) -> str:
     flags: set[str] = {"--help", "--version"}
     for word in text.split()[1:]:
         name = word.strip("[]").split("=")[0].rstrip("…,")
-        if command is _TREE and name in ("--install-completion", "--show-completion"):
+        if command is _TREE and name in _WITHOUT_VERB:
             return ""
         if hasattr(command, "list_commands"):
             if not re.fullmatch(r"[a-z-]+", name):
