@@ -39,7 +39,7 @@ class Extra:
                 EXTRA_MISSING,
                 f"{what} needs {', '.join(missing)}: not installed",
                 still_true="nothing was contacted or changed",
-                next_step=f"{self.install}; with pipx or uv tool install the same name",
+                next_step=f"{self.install}; with pipx or uv tool as docs/install.md says",
             )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kmigrate import __version__
 from kmigrate.cli.app import main
 
 _ROOT = Path(__file__).parents[4]
@@ -22,6 +23,13 @@ def test_a_pipeline_is_valid_for_its_server(file: str, schema: str) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(_ROOT / "docs" / "ci" / file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("file", _PIPELINES)
+def test_a_pipeline_installs_the_wheel_of_this_version_from_a_file(file: str) -> None:
+    """A registry may have another program under the name kmigrate, and the jobs hold passwords."""
+    installed = re.findall(r"pipx? install (\S+)", (_ROOT / "docs" / "ci" / file).read_text(encoding="utf-8"))
+    assert set(installed) == {f"'./migration/kmigrate-{__version__}-py3-none-any.whl[verify]'"}
 
 
 @pytest.mark.parametrize("file", _PIPELINES)
