@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kmigrate.config.secret_text import shown
+
 __all__ = ["java_hint", "toml_line"]
 
 _STORE = "a PEM file in place of Java's keystore: keytool -importkeystore … -deststoretype PKCS12, then openssl pkcs12"
@@ -46,5 +48,4 @@ def toml_line(key: str, value: str) -> str:
     if key in _KEYS:
         name, how = _KEYS[key]
         return f"{name} ({how})"
-    shown = "…" if "password" in key else value
-    return f'"{key}" = "{shown}"'
+    return f'"{key}" = "{shown(key, value)}"'

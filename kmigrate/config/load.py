@@ -19,7 +19,7 @@ from kmigrate.config.clusters import CLUSTER_KEYS, cluster_settings
 from kmigrate.config.java_names import toml_line
 from kmigrate.config.listen import listen_address
 from kmigrate.config.raw_value import RawValue, bad_value, is_file, located, resolve
-from kmigrate.config.secret_text import SecretText
+from kmigrate.config.secret_text import SecretText, shown
 from kmigrate.config.settings import (
     Defaults,
     FinishSection,
@@ -328,12 +328,13 @@ def _texts(given: RawValue, about: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _quotes(value: Any, kind: type[Any]) -> str:
+def _quotes(given: RawValue, kind: type[Any]) -> str:
     """Return how to write a value whose quotes are missing, or too many; '' for any other value."""
+    value = given.value
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        return f'; a text stands in quotes: "{value}"'
+        return f'; a text stands in quotes: "{shown(given.key, value)}"'
     if kind in (int, float) and isinstance(value, str) and re.fullmatch(r"\d+(?:\.\d+)?", value):
-        return f"; a number stands without quotes: {value}"
+        return f"; a number stands without quotes: {shown(given.key, value)}"
     return ""
 
 
@@ -353,7 +354,7 @@ def _typed(given: RawValue, kind: type[Any], about: Mapping[str, Any]) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise bad_value(given, expected + _quotes(value, kind))
+        raise bad_value(given, expected + _quotes(given, kind))
     low, high = about["low"], about["high"]
     if low is not None and not low <= value <= high:
         raise bad_value(given, f"{expected} ({low} to {high})")

@@ -65,7 +65,9 @@ class Places:
                 if header[1] == "[[":
                     elements[table] += 1
                     table = (*table, elements[table])
-                self._found.setdefault(table, at)
+                for length in range(1, len(table)):  # [a.b] begins a, too
+                    self._found.setdefault(table[:length], at)
+                self._found[table] = at
                 at = header.end()
             elif assigned := _ASSIGNED.match(self._text, at):
                 self._found.setdefault((*table, *_names(assigned[1])), at)

@@ -138,6 +138,12 @@ def test_secrets_come_from_a_variable_or_a_file_and_are_never_shown(write: Write
             "line 1",
             'under [clusters.NAME]: "ssl.ca.location" (a PEM',
         ),
+        (
+            "sasl.oauthbearer.client.credentials.client.secret=hush",
+            "config-syntax",
+            "line 1",
+            'client.secret" = "(hidden)"',
+        ),
         (TWO + "[router]\nport = 70000", "bad-config-value", "found 70000", "0 to 65535"),
         (TWO + "[router]\nport = true", "bad-config-value", "found True", "port"),
         (TWO + "[promote]\nfence_timeout_s = nan", "bad-config-value", "found nan", "1 to 60"),
@@ -238,6 +244,12 @@ def test_a_file_that_an_editor_has_given_a_mark_is_read(write: Write) -> None:
     assert load(write("\ufeff" + TWO), {}).clusters
 
 
+def test_a_password_without_quotes_is_not_repeated(write: Write) -> None:
+    error = _error(write(TWO + "[router]\nkey_password = 4711"))
+    assert "4711" not in str(error)
+    assert error.next_step.endswith('a text stands in quotes: "(hidden)"')
+
+
 def test_a_file_that_is_no_text_says_what_is_true_and_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "k.toml"
     path.write_bytes(b"\xff")
@@ -253,6 +265,7 @@ def test_a_file_that_is_no_text_says_what_is_true_and_what_to_do(tmp_path: Path)
         ('[clusters.c]\nbootstrap.servers = "h:1"\nclient.id = 5', "line 3: [clusters.c] client.id"),
         ('[clusters.c]\r\nbootstrap.servers = "h:1"\r\nclient.idd = "x"', "line 3: [clusters.c] client.idd"),
         ("# a comment\n[ruoter]\nport = 1", "line 2: no such section"),
+        ('# a comment\n[cluster.old]\n"client.id" = "x"', "line 2: no such section"),
         ('[clusters.c]\nbootstrap.servers = { env = "NOWHERE" }', "line 2: [clusters.c] bootstrap.servers"),
     ],
 )

@@ -62,6 +62,11 @@ def test_a_key_is_found_where_it_stands(path: Path, place: tuple[int, int]) -> N
     assert Places(_TEXT).of(path) == Place(*place)
 
 
+def test_a_table_begins_with_its_first_inner_table_unless_it_has_a_header() -> None:
+    places = Places("# a comment\n[a.b]\n[c.d]\n[c.e]\n[c]\n")
+    assert [places.of((name,)).line for name in ("a", "c")] == [2, 5]
+
+
 @given(st.text(max_size=200))
 def test_any_text_is_scanned_to_its_end(text: str) -> None:
     assert Places(text).of(("step", 1)) >= Place(1, 1)
