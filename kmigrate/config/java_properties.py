@@ -7,7 +7,8 @@ Java's own format is refused with the command that makes a PEM file of the store
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +31,8 @@ _CONVERT = {
     "keystore": "keytool -importkeystore -srckeystore {store} -destkeystore key.p12 -deststoretype PKCS12, "
     "openssl pkcs12 -in key.p12 -out key.pem, then ssl.keystore.type=PEM and ssl.keystore.location=key.pem",
 }
-_OF_STORES = frozenset({"location", "type", "password", "certificates", "certificate.chain", "key"})
+_PEM_TEXTS = ("certificates", "certificate.chain", "key")
+"""Settings of a store that hold PEM text in place of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,30 +83,28 @@ class _Translation:
             if "${" in value:
                 raise self._bad(key, "names a value of a config provider", "the value itself")
         self._keys |= {key: value for key in _SAME if (value := self._take(key))}
-        parts: tuple[Callable[[], None], ...] = (self._host_check, self._trust, self._identity, self._login)
-        for part in parts:
-            part()
+        protocol = self._keys.get("security.protocol", "").upper()
+        if protocol.endswith("SSL"):  # Java ignores settings of TLS and of a login that the protocol does not use
+            self._tls()
+        if protocol.startswith("SASL"):
+            self._login()
+        else:
+            self._keys.pop("sasl.mechanism", None)
         return JavaClient(self._keys, self._secrets, tuple(sorted(self._given.keys() - self._read)))
 
     def _take(self, key: str) -> str:
         self._read.add(key)
         return self._given.get(key, "").strip()
 
-    def _host_check(self) -> None:
+    def _tls(self) -> None:
         key = "ssl.endpoint.identification.algorithm"
         if key in self._given:
             self._keys[key] = self._take(key) or "none"
-
-    def _trust(self) -> None:
-        store = self._store("truststore")
-        if store:
-            self._keys["ssl.ca.location"] = store
-
-    def _identity(self) -> None:
-        """Take the key store: a PEM file of Java holds the chain and the private key."""
-        store = self._store("keystore")
-        if store:
-            self._keys |= {"ssl.certificate.location": store, "ssl.key.location": store}
+        trusted, own = self._store("truststore"), self._store("keystore")
+        if trusted:
+            self._keys["ssl.ca.location"] = trusted
+        if own:  # a PEM file of Java holds the chain and the private key
+            self._keys |= {"ssl.certificate.location": own, "ssl.key.location": own}
         password = self._take("ssl.key.password")
         if password:
             self._secrets["ssl.key.password"] = SecretText(password)
@@ -112,22 +112,20 @@ class _Translation:
     def _store(self, kind: str) -> str:
         """Return the path of a PEM store; '' without a store; refuse a store in another form."""
         prefix = f"ssl.{kind}."
-        for key in self._given:
-            part = key.removeprefix(prefix)
-            if key.startswith(prefix) and part in _OF_STORES - {"location", "type", "password"}:
+        for part in _PEM_TEXTS:
+            key = f"{prefix}{part}"
+            if key in self._given:
                 raise self._bad(key, f"holds PEM text{java_hint(key)}", f"a PEM file and {prefix}location")
         kind_of_file, location = self._take(f"{prefix}type").upper(), self._take(f"{prefix}location")
         self._take(f"{prefix}password")
         if location and kind_of_file != "PEM":
             what = f"is a store of type {kind_of_file or 'JKS'}, and kmigrate reads PEM files"
-            raise self._bad(f"{prefix}location", what, _CONVERT[kind].format(store=location))
+            raise self._bad(f"{prefix}location", what, _CONVERT[kind].format(store=shlex.quote(location)))
         return str((self._folder / Path(location).expanduser()).absolute()) if location else ""
 
     def _login(self) -> None:
         mechanism = self._keys.get("sasl.mechanism", "")
-        if not self._keys.get("security.protocol", "").upper().startswith("SASL"):
-            self._keys.pop("sasl.mechanism", None)
-        elif mechanism.upper() == "OAUTHBEARER":
+        if mechanism.upper() == "OAUTHBEARER":
             self._token()
         elif mechanism.upper() in _PASSWORD_MECHANISMS:
             self._password()
@@ -147,7 +145,7 @@ class _Translation:
         if not url.startswith("file://"):
             key = _TOKEN_URL if url else "sasl.mechanism"
             what = "needs a token, which a class of the Java client fetches"
-            raise self._bad(key, what, "a token file: --source-set (or --target-set) sasl.oauthbearer.token.file=PATH")
+            raise self._bad(key, what, f"a token file: {_TOKEN_URL}=file:///PATH")
         self._keys["sasl.oauthbearer.token.file"] = url.removeprefix("file://")
 
     def _bad(self, key: str, what: str, expected: str) -> UsageError:

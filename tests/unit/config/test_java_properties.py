@@ -9,6 +9,7 @@ import pytest
 from kmigrate.config.java_properties import read_properties, translate_properties
 from kmigrate.errors import UsageError
 
+_TLS = {"security.protocol": "SSL"}
 _SCRAM = r"""
 # a comment
 bootstrap.servers = new-1:9093,\
@@ -76,23 +77,38 @@ def test_a_login_of_another_protocol_is_left_out() -> None:
     assert client.left_out == ("sasl.jaas.config",)
 
 
+def test_tls_settings_of_another_protocol_are_left_out() -> None:
+    given = {"security.protocol": "PLAINTEXT", "ssl.endpoint.identification.algorithm": ""}
+    client = translate_properties({**given, "ssl.truststore.location": "a.jks"}, "f", Path())
+    assert client.keys == {"security.protocol": "PLAINTEXT"}
+    assert client.left_out == ("ssl.endpoint.identification.algorithm", "ssl.truststore.location")
+
+
 @pytest.mark.parametrize(
     ("given", "what", "next_step"),
     [
-        ({"ssl.truststore.location": "a.jks"}, "is a store of type JKS", "keytool -exportcert -rfc -keystore a.jks"),
         (
-            {"ssl.keystore.location": "b.p12", "ssl.keystore.type": "PKCS12"},
+            {**_TLS, "ssl.truststore.location": "my a.jks"},
+            "is a store of type JKS",
+            "keytool -exportcert -rfc -keystore 'my a.jks'",
+        ),
+        (
+            {**_TLS, "ssl.keystore.location": "b.p12", "ssl.keystore.type": "PKCS12"},
             "is a store of type PKCS12",
             "openssl pkcs12",
         ),
-        ({"ssl.truststore.certificates": "-----BEGIN"}, "holds PEM text", "a PEM file"),
+        ({**_TLS, "ssl.truststore.certificates": "-----BEGIN"}, "holds PEM text", "a PEM file"),
         ({"sasl.jaas.config": "${file:/run/s:jaas}"}, "names a value of a config provider", "the value itself"),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": 'x username="a"'},
             "names no password",
             "password=",
         ),
-        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "needs a token", "a token file"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"},
+            "needs a token",
+            "a token file: sasl.oauthbearer.token.endpoint.url=file:///PATH",
+        ),
     ],
 )
 def test_what_kmigrate_cannot_use_is_refused_with_the_way_on(given: dict[str, str], what: str, next_step: str) -> None:
