@@ -9,7 +9,7 @@ from kmigrate.cli.base import wizard
 from kmigrate.cli.guide.draft import ClusterDraft
 from kmigrate.config.clusters import parse_bootstrap
 from kmigrate.config.java_properties import read_properties, translate_properties
-from kmigrate.config.raw_value import RawValue
+from kmigrate.config.raw_value import RawValue, is_file, located
 from kmigrate.config.secret_text import SecretText
 from kmigrate.errors import UsageError
 
@@ -68,12 +68,12 @@ def client_of_file(cluster: ClusterDraft, file: Path) -> tuple[str, ...]:
 def _ask_file(cluster: ClusterDraft) -> tuple[str, ...]:
     def wrong(text: str) -> str:
         try:
-            translate_properties(read_properties(Path(text).expanduser()), text, Path())
+            translate_properties(read_properties(_path(text)), text, Path())
         except UsageError as error:
             return f"{error.what}; {error.next_step}"
         return ""
 
-    return client_of_file(cluster, Path(wizard.type_in("Path of the property file?", "", wrong)).expanduser())
+    return client_of_file(cluster, _path(wizard.type_in("Path of the property file?", "", wrong)))
 
 
 def _ask_tls(cluster: ClusterDraft) -> None:
@@ -130,7 +130,7 @@ def _nothing(text: str) -> str:
 
 
 def _no_file(text: str) -> str:
-    return "" if text and Path(text).expanduser().is_file() else f"there is no file {text}" if text else "nothing yet"
+    return "" if text and is_file(_path(text)) else f"there is no file {text}" if text else "nothing yet"
 
 
 def _no_file_or_empty(text: str) -> str:
@@ -138,4 +138,8 @@ def _no_file_or_empty(text: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    return str(_path(path).absolute())
+
+
+def _path(text: str) -> Path:
+    return located(Path(), text)

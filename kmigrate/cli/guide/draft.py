@@ -5,6 +5,8 @@ A password is never part of the text: the text names an environment variable or 
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +56,11 @@ class ClusterDraft:
         for key, secret in self.secrets.items():
             raw[key] = RawValue(f"[clusters.{self.name}] {key}", secret, _ORIGIN, text=True)
         return cluster_settings(self.name, raw, {}, _ORIGIN, folder)
+
+    def check(self, folder: Path) -> None:
+        """Raise UsageError for a value that `load` would refuse; a variable with a secret may be set later."""
+        named = [value["env"] for value in self.keys.values() if isinstance(value, dict) and "env" in value]
+        self.settings(folder, {**dict.fromkeys(named, "set later"), **os.environ})
 
 
 @dataclass
@@ -138,20 +145,25 @@ def write_draft(draft: ConfigDraft, file: Path, *, overwrite: bool) -> list[Path
     try:
         write_files({**secrets, file: draft.text()}, private=secrets, overwrite=overwrite)
     except FileExistsError as error:
-        raise exists(Path(error.filename2 or error.filename)) from None
+        raise exists(Path(error.filename2 or error.filename), file) from None
     except OSError as error:
         raise _unwritten(error, file) from error
     return [*secrets, file]
 
 
-def exists(file: Path) -> Refused:
-    """Return the refusal to replace a file."""
+def exists(found: Path, config: Path) -> Refused:
+    """Return the refusal to replace a file: the configuration file, or the file of a secret."""
+    flag = f"--config {shlex.quote(str(config))}"
+    other = (
+        f"kmigrate init --config OTHER writes another file; kmigrate doctor {flag} checks the file"
+        if found == config
+        else "another name of the cluster (--source-name, --target-name) gives the secret another file"
+    )
     return Refused(
         "file-exists",
-        f"{file} exists",
+        f"{found} exists",
         still_true="the file is as it was, and nothing was written",
-        next_step=f"kmigrate init --overwrite replaces the file; kmigrate init --config OTHER writes another file; "
-        f"kmigrate doctor --config {file} checks the file",
+        next_step=f"kmigrate init --overwrite {flag} replaces the file; {other}",
     )
 
 

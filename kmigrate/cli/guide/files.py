@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["write_files"]
@@ -25,7 +26,7 @@ def write_files(texts: Mapping[Path, str], *, private: Iterable[Path] = (), over
             else:
                 path.hardlink_to(part)  # fails if the file exists by now
                 published.append(path)
-    except OSError:
+    except BaseException:  # Ctrl-C, too
         _remove(published)
         raise
     finally:
@@ -34,14 +35,15 @@ def write_files(texts: Mapping[Path, str], *, private: Iterable[Path] = (), over
 
 def _written_part(path: Path, text: str, mode: int) -> Path:
     """Write a text beside its place, and return the path."""
-    path.parent.mkdir(mode=0o755 if mode == _ALL_MAY_READ else 0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # a file in the place of the folder: `open` says that this is no folder
+        path.parent.mkdir(mode=0o755 if mode == _ALL_MAY_READ else 0o700, parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as sink:
             sink.write(text)
             sink.flush()
             os.fsync(sink.fileno())
-    except OSError:
+    except BaseException:
         part.unlink(missing_ok=True)
         raise
     return part

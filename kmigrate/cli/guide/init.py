@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from kmigrate.cli.guide.views import counted
 from kmigrate.cli.views.tables import facts
 from kmigrate.config.listen import listen_address
 from kmigrate.config.load import DEFAULT_FILE
+from kmigrate.config.raw_value import located
 from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.workflow import verbs
 
@@ -146,9 +148,9 @@ def init(
     Tries both clusters at once, and says which cluster answers or why none does. Passwords stay in environment
     variables or files. The file is --config, else KMIGRATE_CONFIG, else ./kmigrate.toml.
     """
-    file = call.config or Path(os.environ.get("KMIGRATE_CONFIG") or DEFAULT_FILE)
+    file = located(Path(), str(call.config or os.environ.get("KMIGRATE_CONFIG") or DEFAULT_FILE))
     if file.exists() and not overwrite and not plan:
-        raise exists(file)
+        raise exists(file, file)
     asks = call.interactive and not yes
     source_side = _Side("source", source_name, source, source_properties, source_set or [])
     target_side = _Side("target", target_name, target, target_properties, target_set or [])
@@ -164,8 +166,10 @@ def init(
     router = _router(asks, address, advertised_host)
     name = link or (wizard.type_in("Name of the link?", _LINK, _link_fault) if asks else _LINK)
     draft = ConfigDraft(source_side.draft, target_side.draft, router, name)
-    if plan or (asks and not _agreed(call, draft, file)):
+    if plan:
         return _answer(file, draft, sides, [])
+    if asks:
+        _confirm(call, draft, file)
     return _answer(file, draft, sides, write_draft(draft, file, overwrite=overwrite))
 
 
@@ -186,7 +190,10 @@ def _settle(call: Call, side: _Side, folder: Path, *, asks: bool, offline: bool)
     """Ask for a section that no flag gives, and try the cluster; on a terminal ask again after a failure."""
     if not side.taken:
         side.ask()
-    while not offline:
+    if offline:
+        side.draft.check(folder)
+        return
+    while True:
         try:
             with call.out.waiting(f"asking the {side.role}"):
                 side.identity = asyncio.run(identify_cluster(side.draft.settings(folder, os.environ)))
@@ -271,15 +278,14 @@ def _link_fault(text: str) -> str:
     return ""
 
 
-def _agreed(call: Call, draft: ConfigDraft, file: Path) -> bool:
+def _confirm(call: Call, draft: ConfigDraft, file: Path) -> None:
     call.out.show(below(draft.text(hide=True).splitlines()), as_it_is=True)
     if not wizard.agree(f"Write this to {file}?"):
         raise Refused("not-confirmed", "not confirmed", still_true="no file was written")
-    return True
 
 
 def _answer(file: Path, draft: ConfigDraft, sides: tuple[_Side, _Side], written: list[Path]) -> Answer:
-    place = "" if file == Path(DEFAULT_FILE) else f" --config {file}"
+    place = "" if file == Path(DEFAULT_FILE) else f" --config {shlex.quote(str(file))}"
     following = [f"kmigrate doctor{place}", f"kmigrate guide{place}"]
     shown_text = draft.text(hide=True)
     fields = {

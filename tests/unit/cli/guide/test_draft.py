@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -50,14 +51,19 @@ def test_the_draft_connects_as_the_written_file_will() -> None:
     assert str(login.password) == "hush"
 
 
-@pytest.mark.parametrize("present", ["kmigrate.toml", "secrets/new.sasl.password"])
-def test_an_existing_file_stays_and_nothing_else_is_written(tmp_path: Path, present: str) -> None:
+@pytest.mark.parametrize(
+    ("present", "way_on"),
+    [("kmigrate.toml", "kmigrate doctor --config"), ("secrets/new.sasl.password", "another name of the cluster")],
+)
+def test_an_existing_file_stays_and_nothing_else_is_written(tmp_path: Path, present: str, way_on: str) -> None:
     kept = tmp_path / present
     kept.parent.mkdir(exist_ok=True)
     kept.write_text("mine", encoding="utf-8")
     with pytest.raises(Refused) as caught:
         write_draft(draft(), tmp_path / "kmigrate.toml", overwrite=False)
     assert caught.value.ref == "file-exists"
+    assert f"kmigrate init --overwrite --config {tmp_path}/kmigrate.toml" in caught.value.next_step
+    assert way_on in caught.value.next_step
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [kept]
     assert kept.read_text(encoding="utf-8") == "mine"
 
@@ -70,13 +76,41 @@ def test_with_overwrite_the_files_are_replaced(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_a_place_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secrets", [True, False])
+def test_a_place_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, secrets: bool) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("", encoding="utf-8")
+    made = draft()
+    if not secrets:
+        made.target.secrets.clear()
     with pytest.raises(Failed) as caught:
-        write_draft(draft(), blocked / "kmigrate.toml", overwrite=False)
+        write_draft(made, blocked / "kmigrate.toml", overwrite=False)
     assert (caught.value.ref, caught.value.still_true) == ("config-not-written", "no configuration was written")
     assert list(tmp_path.iterdir()) == [blocked]
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_draft(draft(), tmp_path / "kmigrate.toml", overwrite=False)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_ctrl_c_between_two_files_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Path.hardlink_to
+
+    def stop(path: Path, part: Path) -> None:
+        if path.name == "kmigrate.toml":
+            raise KeyboardInterrupt
+        link(path, part)
+
+    monkeypatch.setattr(Path, "hardlink_to", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_draft(draft(), tmp_path / "kmigrate.toml", overwrite=False)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_shown_text_hides_user_names() -> None:

@@ -77,6 +77,8 @@ def test_a_plan_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str])
         (("--source", "old-1", "--target", "new-1:9092"), 2, "bad-config-value"),
         (("--source", "127.0.0.1:1", "--target", "127.0.0.1:1"), 1, "cluster-unreachable"),
         ((*_BOTH, "--source-set", "sasl.password=env:NOT_SET_HERE"), 2, "bad-config-value"),
+        (("--source", "old-1", "--target", "new-1:9092", "--offline"), 2, "bad-config-value"),
+        ((*_BOTH, "--source-set", "security.protocol=TLS", "--offline"), 2, "bad-config-value"),
     ],
 )
 def test_a_refusal_writes_nothing(
@@ -87,6 +89,23 @@ def test_a_refusal_writes_nothing(
     assert told["still_true"]
     assert told["next"]
     assert not list(folder.iterdir())
+
+
+def test_a_variable_may_be_set_later(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    login = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=me", "sasl.password=env:LATER")
+    words = [word for each in login for word in ("--target-set", each)]
+    assert init(capsys, *_BOTH, *words, "--offline")[0] == 0
+    assert load(None, {"LATER": "hush"}).clusters["target"].security.sasl is not None
+
+
+def test_the_file_is_in_the_home_directory_where_the_variable_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("KMIGRATE_CONFIG", "~/my clusters.toml")
+    _, told = init(capsys, *_BOTH, "--offline")
+    assert told["next"][0] == f"kmigrate doctor --config '{folder}/my clusters.toml'"
+    assert (folder / "my clusters.toml").is_file()
 
 
 def test_an_existing_file_is_never_replaced_unasked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
