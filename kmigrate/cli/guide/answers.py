@@ -21,6 +21,7 @@ class Answers:
     source: str
     target: str
     write: Path | None
+    """The playbook to write; None once the playbook is written."""
     run: bool
     roll_producers: str
     roll_consumers: str
@@ -47,8 +48,14 @@ class Answers:
         words += [word for flag, values in named for value in values for word in (flag, value)]
         if self.verify is not None:
             words.append("--verify" if self.verify else "--no-verify")
-        words += ["--run"] if self.topics else []
-        return shlex.join([*words, *(["--yes"] if self.yes else [])])
+        words += ["--write", str(self.write)] if self.write else []
+        switches = {
+            "--overwrite": self.write and self.overwrite,
+            "--clients-moved": self.moved,
+            "--run": self.run,
+            "--yes": self.yes,
+        }
+        return shlex.join([*words, *(flag for flag, given in switches.items() if given)])
 
     def choices(self) -> Choices:
         return Choices(

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,8 +35,11 @@ from kmigrate.cli.guide.views import (
     steps_view,
     trouble_of,
 )
+from kmigrate.config.raw_value import located
 from kmigrate.errors import Failed, Interrupted, KmigrateError, Refused
+from kmigrate.extras import VERIFY
 from kmigrate.kafka_jars.java import find_java
+from kmigrate.model.words import advised
 from kmigrate.workflow import verbs
 from kmigrate.workflow.status.snapshot import snapshot
 
@@ -201,7 +204,9 @@ class _Guide:
 
     def _travel(self, at: Standing) -> Answer | None:
         answers = self.answers
-        if self.asks and answers.verify is None and _has_java():
+        if answers.run:
+            self._refuse_early()
+        if self.asks and answers.verify is None and _can_verify():
             answers.verify = wizard.agree("Compare all records with Spark after the promote?", default=False)
         steps = steps_of(answers.choices())
         journey = self._journey(steps)
@@ -216,7 +221,7 @@ class _Guide:
         if not answers.run and self.asks:
             answers.run = wizard.agree("Run the steps now, one by one?")
         if answers.run:
-            self._need_yes()
+            self._refuse_early()
             if not journey.run():
                 return None
         after = self._stand() if answers.run else at
@@ -224,8 +229,15 @@ class _Guide:
         if answers.run:
             self._show(standing_view(after, following))
         elif not self.call.json:
-            self._show(Text.assemble(("to run the steps: ", "dim"), answers.command()))
+            run = replace(answers, run=True).command()
+            self.call.out.show(Text.assemble(("to run the steps: ", "dim"), run), as_it_is=True)
         return self._answer(None)
+
+    def _refuse_early(self) -> None:
+        """Refuse to run steps without a yes, or with a step that cannot succeed, before the first step."""
+        self._need_yes()
+        if self.answers.verify:
+            VERIFY.need("kmigrate guide --verify")
 
     def _need_yes(self) -> None:
         """Ask once for all steps, unless the person is asked before each step."""
@@ -239,7 +251,7 @@ class _Guide:
             steps,
             self.asks,
             self.answers.moved,
-            self.answers.command(),
+            self.answers.command,
             lambda: clients_line(self._stand()),
         )
 
@@ -252,7 +264,7 @@ class _Guide:
         if not at.link and not self.asks:
             self.call.out.note("kmigrate plan needs the link, which the first step creates")
             return
-        self._command(f"kmigrate plan {shlex.join([*self.answers.topics, '--link', self.answers.link])}")
+        self._command(advised("plan", self.answers.link, *self.answers.topics))
         with self.call.out.waiting("forecasting the copy"):
             planned = asyncio.run(forecast(self.call, self.answers.topics, link=self.answers.link))
         self.found["plan"] = planned.json
@@ -263,7 +275,7 @@ class _Guide:
         answers = self.answers
         if self.asks and answers.write is None and not answers.run:
             typed = wizard.type_in("Write the steps as a playbook to the file (empty: do not)?", "")
-            answers.write = Path(typed) if typed else None
+            answers.write = located(Path(), typed) if typed else None
         self.found["playbook"] = str(answers.write) if answers.write else None
         if answers.write is None:
             return
@@ -285,6 +297,7 @@ class _Guide:
             ) from error
         self._show(Text(f"✓ written: {answers.write}", style="green"))
         self._command(f"kmigrate playbook run {shlex.quote(str(answers.write))}")
+        answers.write = None
 
     # output
 
@@ -293,7 +306,8 @@ class _Guide:
             self.call.out.show(view)
 
     def _command(self, text: str) -> None:
-        self._show(Text(f"  $ {text}", style="cyan"))
+        if not self.call.json:
+            self.call.out.show(Text(f"  $ {text}", style="cyan"), as_it_is=True)
 
     def _answer(self, view: RenderableType | None) -> Answer | None:
         """Return the JSON document; the views of a person have been shown on the way."""
@@ -310,7 +324,9 @@ _HOW = {
 }
 
 
-def _has_java() -> bool:
+def _can_verify() -> bool:
+    if VERIFY.missing():
+        return False
     try:
         find_java(os.environ)
     except Refused:

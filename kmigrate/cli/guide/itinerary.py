@@ -121,7 +121,7 @@ def command_of(step: Mapping[str, Any], link: str) -> str:
         return f"kmigrate wait {shlex.join([*options, step['wait']])}" + (f" {as_words(*names)}" if names else "")
     own = {key: value for key, value in step.items() if key not in ("run", "title", *_ARGUMENTS)}
     flags = [word for key, value in own.items() for word in (f"--{key}", str(value))]
-    flags += [] if step["run"] == "link create" else ["--link", link]
+    flags += [] if step["run"].startswith("link ") else ["--link", link]
     return f"kmigrate {step['run']} {shlex.join(flags)} {as_words(*names)}"
 
 
@@ -140,16 +140,23 @@ def playbook_text(choices: Choices, steps: Sequence[Mapping[str, Any]]) -> str:
     document.add(tomlkit.comment("Written by kmigrate guide. docs/playbooks.md describes all keys."))
     document.add(tomlkit.comment("Check the file: kmigrate playbook plan FILE. Run it: kmigrate playbook run FILE"))
     document.add(tomlkit.nl())
-    document.add("title", tomlkit.item(f"Move {_count(choices)} from {choices.source} to {choices.target}"))
+    document.add("title", tomlkit.item(_literal(f"Move {_count(choices)} from {choices.source} to {choices.target}")))
     document.add("defaults", tomlkit.item({"link": choices.link}))
     tables = tomlkit.aot()
     for step in steps:
         table = tomlkit.table()
         for key, value in step.items():
-            table.add(key, value)
+            table.add(key, _literal(value))
         tables.append(table)
     document.add("step", tables)
     return tomlkit.dumps(document)
+
+
+def _literal(value: Any) -> Any:
+    """Return a value whose texts mean themselves in a playbook: a name may hold the sign of a variable."""
+    if isinstance(value, list):
+        return [_literal(each) for each in value]
+    return value.replace("${", "$${") if isinstance(value, str) else value
 
 
 def _count(choices: Choices) -> str:

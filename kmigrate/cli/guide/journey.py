@@ -22,7 +22,7 @@ from kmigrate.cli.commands.playbook_verbs import CALLS, parameter_of, verbs
 from kmigrate.cli.guide.itinerary import Choices, command_of, playbook_text, step_json
 from kmigrate.errors import Interrupted, KmigrateError, UsageError
 from kmigrate.workflow.playbook.parse import parse_playbook
-from kmigrate.workflow.playbook.steps import ApproveStep, Playbook, RunStep, Step
+from kmigrate.workflow.playbook.steps import ApproveStep, ExecStep, Playbook, RunStep, Step
 
 __all__ = ["Journey"]
 
@@ -46,8 +46,8 @@ class Journey:
     """True if a person confirms each step."""
     moved: bool
     """True if the person has said beforehand that all clients have moved."""
-    go_on: str
-    """The command that goes on after a stop."""
+    go_on: Callable[[], str]
+    """Returns the command that goes on after a stop."""
     clients_now: Callable[[], Text]
     """Returns a line about clients that are not at a router yet."""
     _book: Playbook = field(init=False)
@@ -57,11 +57,11 @@ class Journey:
         self._book = parse_playbook(playbook_text(self.choices, self.steps), "kmigrate guide", verbs())
         self._runner = Runner(self.call, self._book, frozenset({"all"}))  # the journey itself asks for approvals
 
-    def run(self, first: int = 0, last: int | None = None) -> bool:
-        """Carry out the steps from `first` up to `last`; return False if the person stopped between two steps."""
-        at = first
+    def run(self, last: int | None = None) -> bool:
+        """Carry out the steps up to number `last`; return False if the person stopped between two steps."""
+        at = 0
         try:
-            for at in range(first, len(self.steps) if last is None else last):
+            for at in range(len(self.steps) if last is None else last):
                 self._one(at)
         except _Stopped:
             self._say_stopped(at)
@@ -109,6 +109,8 @@ class Journey:
         """Have the person agree to a step that changes something, or that only a person can judge."""
         if isinstance(step, ApproveStep):
             self._ask_approval(step)
+        elif isinstance(step, ExecStep) and self.asks:
+            self._choose("Run this step?", "run")
         elif isinstance(step, RunStep) and step.verb not in _NO_PLAN:
             looked = self._look(step)
             if not looked.json.get("changes"):
@@ -133,7 +135,7 @@ class Journey:
                 "needs-yes",
                 f"this needs a yes, and there is no terminal to ask on: {step.question}",
                 still_true="the steps before this step stand",
-                next_step=f"restart the clients, then: {self.go_on} --clients-moved",
+                next_step=f"restart the clients, then: {self.go_on()} --clients-moved",
             )
 
     def _choose(self, question: str, go: str) -> None:
@@ -142,7 +144,7 @@ class Journey:
 
     def _say_stopped(self, at: int) -> None:
         self.call.out.show(Text(f"Stopped before step {at + 1}. The steps before step {at + 1} stand."))
-        self.call.out.show(Text.assemble(("to go on: ", "dim"), self.go_on), as_it_is=True)
+        self.call.out.show(Text.assemble(("to go on: ", "dim"), self.go_on()), as_it_is=True)
 
     def _interrupted(self, at: int, stop: BaseException) -> Interrupted:
         still = stop.still_true if isinstance(stop, Interrupted) else ""
@@ -150,5 +152,5 @@ class Journey:
             "interrupted",
             f"stopped in step {at + 1} ({self.steps[at]['title']})",
             still_true="; ".join(filter(None, (still, "the steps before this step stand"))),
-            next_step=self.go_on,
+            next_step=self.go_on(),
         )

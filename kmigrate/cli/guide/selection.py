@@ -106,6 +106,7 @@ class Selection:
                 still_true="nothing was changed",
                 next_step="kmigrate guide shows the topics",
             )
-        left = [name for name in survey.readers(self.answers.topics) if name not in self.answers.groups]
+        moving = {*self.answers.groups, *(each.group for each in at.groups)}
+        left = [name for name in survey.readers(self.answers.topics) if name not in moving]
         if left:
             self.call.out.note(f"these groups read the topics and would stay behind: {', '.join(left)}")

@@ -69,7 +69,8 @@ class Survey:
 
     def readers(self, topics: Sequence[str]) -> list[str]:
         """Return the groups that read at least one of the topics."""
-        return [group.group for group in self.groups if set(group.topics) & set(topics)]
+        wanted = set(topics)
+        return [group.group for group in self.groups if not wanted.isdisjoint(group.topics)]
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -69,10 +69,14 @@ def survey_view(survey: Survey) -> RenderableType:
         title=f"Topics of {survey.cluster}",
         right=_FIGURES,
     )
+    readers: dict[str, list[str]] = {}
+    for group in survey.groups:
+        for name in group.topics:
+            readers.setdefault(name, []).append(group.group)
     for topic in survey.topics:
-        readers = ", ".join(survey.readers([topic.topic])) or "none"
+        groups_of = ", ".join(readers.get(topic.topic, ())) or "none"
         size = bytes_text(topic.bytes) if topic.bytes >= 0 else "?"
-        topics.add_row(topic.topic, figure(topic.partitions), size, figure(topic.producers), readers)
+        topics.add_row(topic.topic, figure(topic.partitions), size, figure(topic.producers), groups_of)
     groups = table("group", "state", "members", "lag", "reads", title=f"Groups of {survey.cluster}", right=_FIGURES)
     for group in survey.groups:
         groups.add_row(group.group, group.state, figure(group.members), figure(group.lag), ", ".join(group.topics))

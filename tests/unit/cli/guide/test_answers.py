@@ -23,6 +23,8 @@ _ALL = Answers(
     "./roll producers",
     "./roll consumers",
     False,
+    overwrite=True,
+    moved=True,
     config=Path("my clusters.toml"),
     yes=True,
 )
@@ -37,8 +39,18 @@ def test_all_answers_are_kept() -> None:
         *("kmigrate", "guide", "--config", "my clusters.toml", "--link", "blue", "--source", "old", "--target", "new"),
         *("--topic", "orders", "--topic", "pay ments", "--group", "billing"),
         *("--roll-producers", "./roll producers", "--roll-consumers", "./roll consumers"),
-        *("--no-verify", "--run", "--yes"),
+        *("--no-verify", "--write", "orders.toml", "--overwrite", "--clients-moved", "--run", "--yes"),
     ]
+
+
+def test_nothing_is_run_that_nobody_asked_for() -> None:
+    assert "--run" not in replace(_ALL, run=False).command()
+
+
+def test_a_playbook_that_is_written_is_not_written_again() -> None:
+    command = replace(_ALL, write=None).command()
+    assert "--write" not in command
+    assert "--overwrite" not in command
 
 
 def test_an_answer_about_verify_that_nobody_gave_stays_open() -> None:

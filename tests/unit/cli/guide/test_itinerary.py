@@ -8,7 +8,7 @@ from dataclasses import replace
 from kmigrate.cli.commands.playbook_verbs import verbs
 from kmigrate.cli.guide.itinerary import Choices, command_of, playbook_text, steps_of
 from kmigrate.workflow.playbook.parse import parse_playbook
-from kmigrate.workflow.playbook.steps import ApproveStep
+from kmigrate.workflow.playbook.steps import ApproveStep, RunStep
 
 _ALL = Choices("blue", "old", "new", ("orders", "pay ments"), ("billing",), "./roll p", "./roll c", verify=True)
 
@@ -57,6 +57,17 @@ def test_without_a_command_a_person_approves_that_clients_have_moved() -> None:
 def test_names_that_look_like_flags_stay_names() -> None:
     words = shlex.split(commands(replace(_ALL, topics=("-x", "$HOME")))[4])
     assert words == ["kmigrate", "topic", "mirror", "--link", "blue", "--", "-x", "$HOME"]
+
+
+def test_the_step_that_ends_a_link_is_a_command_of_the_command_line() -> None:
+    assert command_of({"run": "link finish", "name": "blue"}, "blue").split() == ["kmigrate", "link", "finish", "blue"]
+
+
+def test_a_name_that_looks_like_a_variable_stays_a_name() -> None:
+    choices = replace(_ALL, groups=("${x}", "a$${y"))
+    book = parse_playbook(playbook_text(choices, steps_of(choices)), "orders.toml", verbs())
+    named = [step.options["groups"] for step in book.steps if isinstance(step, RunStep) and "groups" in step.options]
+    assert named == [["${x}", "a$${y"]] * 2
 
 
 def test_the_written_steps_are_a_playbook() -> None:

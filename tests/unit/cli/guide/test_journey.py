@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ def person(monkeypatch: pytest.MonkeyPatch) -> Person:
 
 def journey(*steps: dict[str, Any], asks: bool = True, moved: bool = False) -> Journey:
     choices = Choices("blue", "old", "new", ("orders",))
-    return Journey(Call(), choices, steps, asks, moved, _GO_ON, lambda: Text("nobody is left"))
+    return Journey(Call(), choices, steps, asks, moved, lambda: _GO_ON, lambda: Text("nobody is left"))
 
 
 def test_each_verb_shows_its_plan_before_the_question(
@@ -88,6 +89,15 @@ def test_a_step_that_is_done_already_is_not_asked_for(verbs: Verbs, person: Pers
     verbs.changes = []
     assert journey(_MIRROR).run()
     assert (verbs.calls[-1], person.questions) == (("topic mirror", False), [])
+
+
+def test_a_command_of_the_person_is_run_only_after_a_yes(person: Person, tmp_path: Path) -> None:
+    person.stops_at = 1
+    roll = {"title": "Restart.", "exec": f"touch {tmp_path}/restarted"}
+    assert not journey(roll).run()
+    assert not list(tmp_path.iterdir())
+    assert journey(roll).run()
+    assert [path.name for path in tmp_path.iterdir()] == ["restarted"]
 
 
 def test_a_stop_before_a_step_names_the_command_that_goes_on(
