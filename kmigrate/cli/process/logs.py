@@ -67,7 +67,8 @@ class RepeatFilter:
         if hasattr(record, "event") and record.levelno <= logging.INFO:
             return True
         text = getattr(record, "cause", "") or _PEER_PORT.sub("", record.getMessage())
-        key = (record.name, record.levelno, _link_of(record), text)
+        record.link = link = _link_of(record)  # a task of another link may write the line again
+        key = (record.name, record.levelno, link, text)
         known = self._causes.get(key)
         if known is not None:
             known.newest = record
@@ -108,14 +109,18 @@ def _trace_of(record: logging.LogRecord) -> str:
     return logging.Formatter().formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
 
 
+def _indented(trace: str) -> str:
+    """Return a traceback whose lines cannot be taken for lines of the log: its error may name anything."""
+    return "".join(f"\n  {log_line(each)}" for each in trace.splitlines())
+
+
 def as_text_line(record: logging.LogRecord) -> str:
-    """Return a log record as a line of text; the lines of a traceback follow."""
+    """Return a log record as a line of text; the indented lines of a traceback follow."""
     link = f"[{_link_of(record)}] " if _link_of(record) else ""
     repeated = getattr(record, "repeated", 0)
     again = f" ({repeated} times more in {_WINDOW_S:g} s)" if repeated else ""
     head = f"{_time_of(record)} {record.levelname:<7} {_component_of(record)} "
-    trace = _trace_of(record)
-    return head + log_line(f"{link}{record.getMessage()}{again}") + (f"\n{trace}" if trace else "")
+    return head + log_line(f"{link}{record.getMessage()}{again}") + _indented(_trace_of(record))
 
 
 def as_json_line(record: logging.LogRecord) -> str:
@@ -178,6 +183,7 @@ async def open_log(section: LogSection, out: Output) -> AsyncIterator[None]:
     With JSON lines the error that ends the process is a line of the log, too: a collector reads JSON alone.
     """
     handler = LogHandler(section.format)
+    handler.setLevel(section.level.upper())
     root, ours = logging.getLogger(), logging.getLogger(_OURS)
     before = ours.level
     root.addHandler(handler)

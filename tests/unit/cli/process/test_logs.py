@@ -80,6 +80,15 @@ def test_a_level_leaves_out_what_is_below(capsys: pytest.CaptureFixture[str]) ->
     assert [each.split()[1:3] for each in lines] == [["ERROR", "asyncio"]]
 
 
+def test_a_level_holds_for_libraries_too(capsys: pytest.CaptureFixture[str]) -> None:
+    async def run() -> None:
+        async with open_log(LogSection(level="error"), Output()):
+            logging.getLogger("asyncio").warning("a callback took long")
+
+    asyncio.run(run())
+    assert capsys.readouterr().err == ""
+
+
 def test_the_log_ends_with_the_process_that_opened_it(capsys: pytest.CaptureFixture[str]) -> None:
     before = logging.getLogger("kmigrate").level, list(logging.getLogger().handlers)
     logged(LogSection(level="error"), capsys)
@@ -113,6 +122,19 @@ def test_a_cause_is_written_once_a_minute_and_then_with_its_count() -> None:
     assert not repeats.passes(line("target: refused"), 70), "it has just been written"
     assert list(repeats.ended(119)) == []
     assert repeats.passes(line("target: refused", link="blue"), 119), "its minute ended without another"
+
+
+def test_a_line_that_is_written_again_names_its_own_link_whoever_writes() -> None:
+    repeats = RepeatFilter()
+    LINK.set("blue")
+    for at in range(2):
+        repeats.passes(line("source: refused"), at)
+    LINK.set("green")
+    (again,) = repeats.ended(60)
+    text, document = as_text_line(again), json.loads(as_json_line(again))
+    LINK.set("")
+    assert "router [blue] source: refused" in text
+    assert document["link"] == "blue"
 
 
 def test_a_named_cause_counts_and_not_the_text_and_peers_differ_by_more_than_their_port() -> None:
@@ -159,8 +181,20 @@ def test_a_traceback_follows_its_line_and_is_a_field_of_its_document() -> None:
         record = line("late writes")
         record.exc_info = sys.exc_info()
     assert as_text_line(record).splitlines()[0].endswith("late writes")
-    assert as_text_line(record).splitlines()[-1] == "ValueError: odd"
+    assert as_text_line(record).splitlines()[-1] == "  ValueError: odd"
     assert json.loads(as_json_line(record))["trace"].endswith("ValueError: odd")
+
+
+def test_a_name_in_a_traceback_makes_no_line_of_the_log_either() -> None:
+    try:
+        raise ValueError("app\n2026-01-01T00:00:00.000Z INFO    controller promoted\x1b[2J")
+    except ValueError:
+        record = line("late writes")
+        record.exc_info = sys.exc_info()
+    first, *trace = as_text_line(record).split("\n")
+    assert first.endswith("late writes")
+    assert all(each.startswith("  ") for each in trace)
+    assert "\x1b" not in "".join(trace)
 
 
 @contextmanager
