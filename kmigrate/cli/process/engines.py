@@ -19,10 +19,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.process.engine_settings import Engine, mirror_settings, router_settings
-from kmigrate.cli.process.health import EngineHealth, Health
+from kmigrate.cli.process.health import CALM_SECONDS, EngineHealth, Health
 from kmigrate.cli.process.logs import LINK, open_log, report
 from kmigrate.cli.process.metrics_endpoint import process_registry, serve_metrics, show_strays
 from kmigrate.cli.process.workers import end_with_parent, keep_page, keep_worker
@@ -50,8 +51,7 @@ __all__ = ["serve"]
 _log = logging.getLogger("kmigrate.process")
 _LOOK_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
-_CALM_SECONDS = 30.0
-"""Seconds of running after which a failed engine is started again with the shortest pause."""
+_STARTING = Readiness(Hindrance.STARTING, "no client is accepted yet")
 
 
 async def serve(
@@ -106,6 +106,8 @@ class _Process:
 
     async def run(self, engines: Engine, link: str | None, workers: int, *, take_over: bool) -> None:
         async with AsyncExitStack() as stack:
+            if Engine.ROUTER in engines:
+                self._health.add(EngineHealth("router", own=lambda: _STARTING))  # before the first probe comes
             await serve_metrics(self._call, self._registry, self._health, stack)
             stack.push_async_callback(self._tasks.close)
             self._router = Engine.ROUTER in engines
@@ -268,15 +270,14 @@ class _Process:
         report(self._call.out, what, {"event": f"{what}-started", **fields}, f"{label} started")
         pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
-            began = monotonic()
-            health.failure = ""
+            began = health.began = monotonic()
             try:
                 await run()
                 return
             except KmigrateError as error:
                 failure = error
-            health.failure = failure.summary
-            if monotonic() - began > _CALM_SECONDS:
+            health.failure, health.began = failure.summary, inf
+            if monotonic() - began > CALM_SECONDS:
                 pauses.reset()
             report(
                 self._call.out,

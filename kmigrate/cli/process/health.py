@@ -10,12 +10,17 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from math import inf
 from typing import Any
 
+from kmigrate.net.clock import monotonic
 from kmigrate.net.http import Page
 from kmigrate.observe.readiness import READY, Hindrance, Readiness
 
-__all__ = ["EngineHealth", "Health", "health_pages"]
+__all__ = ["CALM_SECONDS", "EngineHealth", "Health", "health_pages"]
+
+CALM_SECONDS = 30.0
+"""Seconds of running after which an engine has got over its failure; the next pause is then the shortest."""
 
 
 def _no_role() -> str:
@@ -33,10 +38,12 @@ class EngineHealth:
     role: Callable[[], str] = _no_role
     """`leads`, `copies` (a mirror beside the leader) or `stands by`; '' for a router."""
     failure: str = ""
-    """Error of the engine while it waits for its next start."""
+    """Newest error of the engine; counts until the engine has run for `CALM_SECONDS` again."""
+    began: float = inf
+    """Time of the start after the failure; infinite before this start."""
 
     def readiness(self, log_lost: str) -> Readiness:
-        if self.failure:
+        if self.failure and monotonic() - self.began < CALM_SECONDS:
             return Readiness(Hindrance.FAILED, self.failure)
         own = self.own()
         if own.ready and log_lost:

@@ -13,8 +13,9 @@ import pytest
 
 from kmigrate.cli.process import engines
 from kmigrate.cli.process.engine_settings import Engine, mirror_settings
+from kmigrate.cli.process.health import EngineHealth, Health
 from kmigrate.config.load import load
-from kmigrate.errors import Refused, StateLogBroken
+from kmigrate.errors import Refused, StateLogBroken, Unreachable
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.model.state import State
@@ -129,6 +130,52 @@ def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(mo
     for kinds in (Engine.CONTROLLER, Engine.MIRROR):
         with pytest.raises(StateLogBroken, match="newer kmigrate"):
             asyncio.run(ended(kinds))
+
+
+def test_a_process_is_not_ready_before_its_router_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router waits for a former router of its name, while the probes are answered already."""
+    told: list[dict[str, Any]] = []
+
+    async def serve(_call: Any, _registry: Any, health: Health, _stack: Any) -> None:
+        told.append(health.as_json())
+
+    async def start(*_: Any, **__: Any) -> None:
+        raise Refused("router-exists", "a router of this name runs")
+
+    monkeypatch.setattr(engines, "serve_metrics", serve)
+    monkeypatch.setattr(engines._Process, "_start_router", start)
+
+    async def run() -> None:
+        process: Any = engines._Process(SimpleNamespace(), SimpleNamespace(log=MemoryLog()), asyncio.Event(), 0)  # type: ignore[arg-type]
+        with pytest.raises(Refused):
+            await process.run(Engine.ROUTER, None, 1, take_over=False)
+
+    asyncio.run(run())
+    assert [(each["ready"], each["engines"][0]["reason"]) for each in told] == [(False, "starting")]
+
+
+def test_an_engine_that_is_started_again_has_not_got_over_its_failure_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_FIRST_PAUSE", 0.0)
+    call = SimpleNamespace(out=SimpleNamespace(json=False))
+
+    async def run() -> None:
+        process: Any = engines._Process(call, SimpleNamespace(log=MemoryLog()), asyncio.Event(), 0)  # type: ignore[arg-type]
+        health, starts, again = EngineHealth("mirror", "l"), list[bool](), asyncio.Event()
+
+        async def engine() -> None:
+            starts.append(health.readiness("").ready)
+            if len(starts) == 1:
+                raise Unreachable("cluster-unreachable", "source: nobody answers")
+            again.set()
+            await asyncio.Event().wait()
+
+        async with asyncio.timeout(30):
+            task = asyncio.create_task(process._keep(health, engine))
+            await again.wait()
+        task.cancel()
+        assert starts == [True, False]
+
+    asyncio.run(run())
 
 
 class _ReplacedRouter(_Router):

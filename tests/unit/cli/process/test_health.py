@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-from kmigrate.cli.process.health import EngineHealth, Health, health_pages
+import pytest
+
+from kmigrate.cli.process import health as health_module
+from kmigrate.cli.process.health import CALM_SECONDS, EngineHealth, Health, health_pages
 from kmigrate.observe.readiness import Hindrance, Readiness
 
 
@@ -53,6 +56,19 @@ def test_a_failed_engine_and_a_process_that_ends_are_not_ready() -> None:
     status, told = asked(health)
     assert (status, told["ready"], told["closing"]) == (HTTPStatus.SERVICE_UNAVAILABLE, False, True)
     assert [each.hindrance for _, each in health.found()] == [Hindrance.CLOSING]
+
+
+def test_a_failure_counts_until_the_engine_has_run_for_a_while_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of the time between two failures goes by in the vain start."""
+    now = 100.0
+    monkeypatch.setattr(health_module, "monotonic", lambda: now)
+    mirror = EngineHealth("mirror", "blue", failure="cluster-unreachable: source blue")
+    assert mirror.readiness("").hindrance is Hindrance.FAILED
+    mirror.began = now
+    now += CALM_SECONDS - 1
+    assert mirror.readiness("").hindrance is Hindrance.FAILED
+    now += 1
+    assert mirror.readiness("").ready
 
 
 def test_the_mirror_of_a_link_made_anew_is_not_dropped_with_the_former() -> None:
