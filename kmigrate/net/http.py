@@ -82,8 +82,11 @@ class PageServer:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def close(self) -> None:
+        """Stop listening, and end the open connections: no client keeps this process from its end."""
         if self._server is not None:
             self._server.close()
+            for task in filter(None, self._serving):
+                task.cancel()
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

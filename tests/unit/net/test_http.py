@@ -8,7 +8,7 @@ from http import HTTPStatus
 import pytest
 
 from kmigrate.errors import Refused
-from kmigrate.net import http
+from kmigrate.net import http, retry
 from kmigrate.net.http import Page, PageServer
 
 PAGES = {
@@ -131,6 +131,29 @@ def test_a_probe_is_answered_however_many_scrapers_hang() -> None:
 
     for answered in asyncio.run(scene()):
         assert answered.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_client_that_says_nothing_does_not_outlast_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser opens connections ahead of its requests; from Python 3.12 on a server waits for all of them."""
+    monkeypatch.setattr(http, "_HEAD_S", 3600.0)
+
+    async def scene() -> bytes:
+        server = PageServer("127.0.0.1", 0, PAGES)
+        await server.start()
+        host, port = server.address.rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /metr")
+        assert await retry.until(lambda: bool(server._serving), every_s=0.01, within_s=20)
+        try:
+            async with asyncio.timeout(20):
+                await server.close()
+                return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.transport.abort()
+
+    assert asyncio.run(scene()) == b""
 
 
 def test_a_port_that_is_taken_is_one_named_refusal() -> None:
