@@ -136,6 +136,8 @@ def look_at(chromium: Browser, images: Path) -> dict[str, Any]:
                 found[f"contrast-{size}-{scheme}"] = contrast(tab)
                 assert tab.complaints() == []
         tab = open_page(chromium, url, "desktop")
+        figures = "[bytes(999_700), bytes(999.7), pause(999.7), clock(new Date(2026, 0, 1).getTime()).slice(-8)]"
+        assert tab.value(figures) == ["1.00 MB", "1.00 kB", "1.0 s", "00:00:00"]
         tab.press("Tab", 9)
         assert tab.value("document.activeElement.className") == "skip", "the first stop is the way past the head"
         tab.press("Tab", 9)

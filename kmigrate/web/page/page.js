@@ -3,6 +3,7 @@
 "use strict";
 
 const EVERY_MS = 2000;
+const PATIENCE_MS = 10000;
 const STALE_MS = 20000;
 const MOST_ROWS = 100;
 const MOST_EVENTS = 100;
@@ -57,7 +58,7 @@ function count(value) {
 
 function bytes(value) {
   for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (value < 1000) return (unit === "B" ? Math.round(value) : value.toPrecision(3)) + " " + unit;
+    if (value < 999.5) return (unit === "B" ? Math.round(value) : value.toPrecision(3)) + " " + unit;
     value /= 1000;
   }
   return value.toFixed(1) + " TB";
@@ -71,7 +72,7 @@ function span(seconds) {
   return Math.round(seconds / 86400) + " days";
 }
 
-const pause = (ms) => (ms < 1000 ? ms.toPrecision(3) + " ms" : (ms / 1000).toFixed(1) + " s");
+const pause = (ms) => (ms < 999.5 ? ms.toPrecision(3) + " ms" : (ms / 1000).toFixed(1) + " s");
 
 function percent(part) {
   if (!known(part)) return "?";
@@ -83,7 +84,7 @@ function left(progress) {
   return known(progress.left_s) ? (progress.left_s === 0 ? "–" : span(progress.left_s)) : "?";
 }
 
-const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour12: false });
+const clock = (ms) => new Date(ms).toLocaleTimeString([], { hourCycle: "h23" });
 
 function moment(ms) {
   const date = new Date(ms);
@@ -343,9 +344,11 @@ function show(status, history) {
   showPlots(status, history);
 }
 
+const get = (path) => fetch(path, { signal: AbortSignal.timeout(PATIENCE_MS) });
+
 async function ask() {
   try {
-    const [status, history] = await Promise.all([fetch("api/status"), fetch("api/history")]);
+    const [status, history] = await Promise.all([get("api/status"), get("api/history")]);
     const told = await history.json();
     if (status.ok) {
       show(await status.json(), told);

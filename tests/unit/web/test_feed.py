@@ -34,12 +34,13 @@ class Looks:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "_PAUSE_S", 0.02)
-    monkeypatch.setattr(feed_module, "_UNREAD_PAUSE_S", 30.0)
-    monkeypatch.setattr(feed_module, "_READING_S", 0.3)
+    monkeypatch.setattr(feed_module, "_UNREAD_PAUSE_S", 3600.0)
+    monkeypatch.setattr(feed_module, "_READING_S", 600.0)
+    monkeypatch.setattr(feed_module, "_REST_FOR_WORK", 0.0)
 
 
 async def until(true: Callable[[], bool]) -> None:
-    assert await retry.until(true, every_s=0.005, within_s=5)
+    assert await retry.until(true, every_s=0.005, within_s=60)
 
 
 def read(feed: Feed) -> dict[str, object]:

@@ -90,6 +90,12 @@ def test_no_text_becomes_markup_and_no_text_becomes_code() -> None:
         assert plain, f"a text that `shown` has not looked at: {text}"
 
 
+def test_the_page_waits_for_no_answer_without_end() -> None:
+    """A network that is cut answers nothing at all; the page has to say so."""
+    script = (PAGE / "page.js").read_text(encoding="utf-8")
+    assert re.findall(r"fetch\((.*)\);", script) == ["path, { signal: AbortSignal.timeout(PATIENCE_MS) }"]
+
+
 def test_every_id_that_the_script_asks_for_is_on_the_page() -> None:
     script = (PAGE / "page.js").read_text(encoding="utf-8")
     page = (PAGE / "index.html").read_text(encoding="utf-8")
