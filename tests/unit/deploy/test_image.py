@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import pytest
 import tomli
 
 ROOT = Path(__file__).parents[3]
@@ -44,3 +51,26 @@ def test_the_version_of_python_is_one_that_the_package_takes() -> None:
     least = re.fullmatch(r">=(\d+)\.(\d+)", project["requires-python"])
     assert version and least
     assert tuple(map(int, version.groups())) >= tuple(map(int, least.groups()))
+
+
+class _Probed(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:{}", "{}"])
+def test_the_health_check_asks_the_port_at_which_the_process_listens(listen: str) -> None:
+    """Two containers on the host's network need two ports."""
+    check = re.search(r"^HEALTHCHECK .*\n +CMD (\[.+\])$", DOCKERFILE, flags=re.MULTILINE)
+    assert check
+    python, *words = json.loads(check[1])
+    assert python == "python"
+    with HTTPServer(("127.0.0.1", 0), _Probed) as server:
+        answering = threading.Thread(target=server.handle_request, daemon=True)
+        answering.start()
+        environment = {**os.environ, "KMIGRATE_METRICS__LISTEN": listen.format(server.server_port), "no_proxy": "*"}
+        subprocess.run([sys.executable, *words], env=environment, check=True)
+        answering.join()
