@@ -14,8 +14,9 @@ from kmigrate.model.countdown import Countdown, about
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
-from kmigrate.net.clock import monotonic
+from kmigrate.net.clock import monotonic, sleep
 from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.base.offset_maps import Positions
 from kmigrate.workflow.base.running import START_CONTROLLER, controller_runs, mirror_runs, no_mirror, start_mirror
 from kmigrate.workflow.groups.uncopied import Uncopied, uncopied
 
@@ -84,11 +85,12 @@ async def need_copy(
     again = advised("group promote", link.name, *groups)
     unchanged = f"nothing was changed: group {', '.join(groups)} is mirrored as before, and its members read on"
     deadline, countdown = monotonic() + timeout, Countdown()
+    positions = Positions(connections.target, connections.log)
     with (
         interruptible("the copy that the promote needs", unchanged, again),
         call.out.waiting("looking how far the copy is") as waiting,
     ):
-        while not _is_close(behind := await uncopied(connections, link, groups), most):
+        while not _is_close(behind := await uncopied(connections, link, groups, positions), most):
             now = monotonic()
             estimate = about(countdown.seconds_left(now, _left(behind)))
             text = "; ".join(filter(None, (_named(behind), estimate)))
@@ -102,7 +104,7 @@ async def need_copy(
                     next_step=advised(f"group promote --timeout {max(1, 2 * timeout):g}", link.name, *groups),
                 )
             waiting.say(f"waiting for the copy: {text}")
-            await connections.log.changed(_LOOK_S)
+            await sleep(_LOOK_S)
 
 
 def _is_close(behind: Sequence[Uncopied], most: int) -> bool:

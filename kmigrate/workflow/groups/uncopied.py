@@ -42,14 +42,16 @@ class Uncopied:
         return f"{where}, and the copy holds it up to {self.copied_to:,}: {self.left:,} left"
 
 
-async def uncopied(connections: Connections, link: LinkRecord, groups: Sequence[str]) -> list[Uncopied]:
+async def uncopied(
+    connections: Connections, link: LinkRecord, groups: Sequence[str], positions: Positions
+) -> list[Uncopied]:
     """Return the partitions whose copy lacks records that these groups have read; topics without a copy come first.
 
-    A group whose promote is under way, or over, has nothing to wait for.
+    A group whose promote is under way, or over, has nothing to wait for. A caller that looks again passes the same
+    `positions`, which read on in the map topic.
     """
     source, _ = await connections.source(link)
     records = {record.topic: record for record in connections.log.state.topics(link.name)}
-    positions = Positions(connections.target, connections.log)
     covered: dict[str, dict[int, int]] = {}
     found: list[Uncopied] = []
     for group in groups:

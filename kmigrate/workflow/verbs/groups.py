@@ -39,6 +39,7 @@ from kmigrate.workflow.base.broker_settings import (
     settings_unknown,
 )
 from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.base.offset_maps import Positions
 from kmigrate.workflow.base.plan import Finding, Level, ok, refuse, warn
 from kmigrate.workflow.base.running import until_mirroring
 from kmigrate.workflow.groups.admission import (
@@ -222,7 +223,8 @@ async def promote_groups(
         found += await promote_guards(connections, link, record, waits=waits)
         found += _coupled_guards(connections.log.state, record)
     if waits and records:
-        found += _behind_findings(await uncopied(connections, link, list(records)))
+        positions = Positions(connections.target, connections.log)
+        found += _behind_findings(await uncopied(connections, link, list(records), positions))
     writes = [(f"promote group {group}", judged.write(group)) for group in records]
     return propose(connections.log, judged.verb, found, writes)
 

@@ -169,7 +169,7 @@ def copy_waited(
     monkeypatch.setattr(waiting, "uncopied", look)
     monkeypatch.setattr(waiting, "_LOOK_S", 0.01)
     call: Any = told
-    asyncio.run(need_copy(call, cast("Any", SimpleNamespace(log=log)), LINK, ["g"], timeout, 1_000))
+    asyncio.run(need_copy(call, cast("Any", SimpleNamespace(log=log, target=None)), LINK, ["g"], timeout, 1_000))
 
 
 def test_the_promote_of_a_group_waits_for_the_copy_and_names_partition_and_offsets(
@@ -182,6 +182,30 @@ def test_the_promote_of_a_group_waits_for_the_copy_and_names_partition_and_offse
     assert first.startswith("waiting for the copy: group g has read t-0 up to offset 5,000, and the copy of t has not")
     assert first.endswith("the topic is aligning")
     assert second.endswith("and the copy holds it up to 100: 4,900 left; partitions behind: 2")
+
+
+def test_looks_at_the_copy_stand_apart_however_often_processes_report_and_read_on_where_the_look_before_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = MemoryLog(LINK)
+    log.say(MIRROR)
+    pauses: list[float] = []
+    positions: list[object] = []
+
+    async def look(*given: object) -> list[Uncopied]:
+        positions.append(given[-1])
+        log.say(MIRROR)
+        return [behind(100)] if len(positions) < 3 else []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(waiting, "uncopied", look)
+    monkeypatch.setattr(waiting, "sleep", pause)
+    call: Any = Told(60.0)
+    asyncio.run(need_copy(call, cast("Any", SimpleNamespace(log=log, target=None)), LINK, ["g"], 60.0, 1_000))
+    assert pauses == [0.5, 0.5]
+    assert positions == [positions[0]] * 3
 
 
 def test_a_copy_that_is_not_there_in_time_changes_nothing_and_the_next_command_is_printed(

@@ -41,7 +41,7 @@ def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryLog:
 
     @asynccontextmanager
     async def opened(_: Call) -> AsyncIterator[Any]:
-        yield SimpleNamespace(log=log, waits_for=lambda _: "")
+        yield SimpleNamespace(log=log, target=None, waits_for=lambda _: "")
 
     async def look(connections: Any, _: str, names: Sequence[str], *, waits: bool) -> Proposal:
         judged = judged_promote("l")

@@ -31,8 +31,6 @@ def look(
         return {key: CommittedOffset(offset, "") for key, offset in positions.items()}
 
     class Maps:
-        def __init__(self, *_: Any) -> None: ...
-
         async def maps(self, record: TopicRecord) -> dict[int, OffsetMap]:
             return {p: OffsetMap.identity(start, copied) for p, start in record.starts.items()}
 
@@ -40,9 +38,8 @@ def look(
         return None, None
 
     monkeypatch.setattr(module, "read_positions", committed)
-    monkeypatch.setattr(module, "Positions", Maps)
-    connections = SimpleNamespace(log=MemoryLog(LINK, *records), source=source, target=None)
-    return asyncio.run(uncopied(cast("Any", connections), LINK, ["g"]))
+    connections = SimpleNamespace(log=MemoryLog(LINK, *records), source=source)
+    return asyncio.run(uncopied(cast("Any", connections), LINK, ["g"], cast("Any", Maps())))
 
 
 def test_each_partition_with_missing_records_is_named_with_both_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
