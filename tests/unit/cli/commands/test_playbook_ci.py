@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kmigrate import __version__
 from kmigrate.cli.app import main
@@ -48,3 +49,26 @@ def test_the_playbook_of_each_command_and_its_variables_exist(
         assert words[2] == "ci-gate"
         words[2] = str(_ROOT / "kmigrate" / "playbooks" / "ci-gate.toml")
         assert main([*words, *(["--plan"] if words[1] == "run" else [])]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", _PIPELINES)
+def test_the_plan_needs_no_password_that_the_configuration_names(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pull request of somebody else gets no secrets."""
+    (tmp_path / "migration").mkdir()
+    (tmp_path / "migration" / "kmigrate.toml").write_text(
+        '[clusters.source]\n"bootstrap.servers" = "h:1"\n"sasl.password" = { env = "SOURCE_PASSWORD" }\n', "utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SOURCE_PASSWORD", raising=False)
+    monkeypatch.delenv("KMIGRATE_CONFIG", raising=False)
+    text = (_ROOT / "docs" / "ci" / file).read_text(encoding="utf-8")
+    pipeline = yaml.safe_load(text)
+    plan = pipeline.get("jobs", pipeline)["plan"]
+    for table in (pipeline.get("env"), pipeline.get("variables"), plan.get("env"), plan.get("variables")):
+        for name, value in (table or {}).items():
+            monkeypatch.setenv(name, "" if "${{" in value else value)
+    monkeypatch.setenv("KMIGRATE_VAR_TOPICS", "orders")
+    command = next(each for each in _COMMAND.findall(text) if "playbook plan" in each)
+    assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
