@@ -51,6 +51,8 @@ SECTIONS: Mapping[str, type[Any]] = {
 }
 _ALL = ("clusters", *SECTIONS)
 _PREFIX = "KMIGRATE_"
+_OF_PLAYBOOKS = "KMIGRATE_VAR_"
+"""Prefix of the values of a playbook's variables."""
 
 _S = TypeVar("_S")
 
@@ -209,7 +211,7 @@ class _Raw:
 
     def take_environment(self) -> None:
         for variable in sorted(self.env):
-            if not variable.startswith(_PREFIX) or "__" not in variable:
+            if not variable.startswith(_PREFIX) or variable.startswith(_OF_PLAYBOOKS) or "__" not in variable:
                 continue
             parts = variable.removeprefix(_PREFIX).lower().split("__")
             given = RawValue("", SecretText(self.env[variable]), f"environment {variable}", text=True)

@@ -62,6 +62,7 @@ def test_flags_override_the_environment_and_the_environment_overrides_the_file(w
         "KMIGRATE_ROUTER__PORT": "2",
         "KMIGRATE_CLUSTERS__SOURCE__BOOTSTRAP_SERVERS": "env:1",
         "KMIGRATE_CACHE": "belongs to others",
+        "KMIGRATE_VAR_STAGE__NAME": "belongs to a playbook",
     }
     settings = load(path, env, {"router.port": "3"})
     assert (settings.router.host, settings.router.name, settings.router.port) == ("h", "env", 3)
