@@ -75,7 +75,7 @@ def test_a_command_that_fails_says_its_exit_code() -> None:
         _execute(2, ("sh", "-c", "exit 3"), timeout=5.0)
 
 
-@pytest.mark.usefixtures("hangups")
+@pytest.mark.usefixtures("interrupts", "hangups")
 @pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP]])
 def test_a_command_does_not_outlive_who_runs_it(numbers: list[signal.Signals], tmp_path: Path) -> None:
     """A command that ignores Ctrl-C ends, too, after a second Ctrl-C."""

@@ -97,9 +97,8 @@ def test_a_terminal_shows_the_number_that_is_waited_for_and_a_pipe_shows_nothing
     monkeypatch.setattr(waiting, "snapshot", look)
     monkeypatch.setattr(Waiting, "say", lambda _, text: texts.append(text))
     assert main(["wait", "lag <= 10", "orders"]) == Exit.OK
-    assert [text.partition(";")[0] for text in texts if "lags" in text] == [
-        f"waiting for lag <= 10: topic orders lags {lag} records (at most 10 wanted)" for lag in (700, 500)
-    ]
+    begins = [text.partition(" wanted)")[0] for text in texts if "lags" in text]
+    assert begins == [f"waiting for lag <= 10: topic orders lags {lag} records (at most 10" for lag in (700, 500)]
     said = capsys.readouterr()
     assert said.out.startswith("✓ lag <= 10, after ")
     assert said.err == ""
