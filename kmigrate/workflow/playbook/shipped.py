@@ -25,7 +25,7 @@ def title_of(file: Path) -> str:
 def read_playbook(given: str) -> str:
     """Return the text of a file, or of a shipped playbook by its name; a file of that name comes first."""
     file = Path(given)
-    if not file.exists():
+    if not file.is_file():
         file = shipped_playbooks().get(given, file)
     try:
         return file.read_text(encoding="utf-8")

@@ -31,7 +31,11 @@ def test_a_person_gets_the_schema_as_json(flags: list[str], capsys: pytest.Captu
 
 @pytest.mark.parametrize("file", sorted((_ROOT / "kmigrate" / "playbooks").glob("*.toml")), ids=lambda path: path.name)
 def test_every_shipped_playbook_is_valid(file: Path) -> None:
-    _SCHEMA.validate(tomli.loads(file.read_text(encoding="utf-8")))
+    text = file.read_text(encoding="utf-8")
+    _SCHEMA.validate(tomli.loads(text))
+    if text.startswith("#:schema "):
+        named = text.splitlines()[0].removeprefix("#:schema ")
+        assert (file.parent / named).resolve() == _ROOT / "docs" / "playbook.schema.json"
 
 
 @pytest.mark.parametrize(
