@@ -196,8 +196,8 @@ def run(
     if plan:
         return _printed(book)
     if book.dangerous:
-        steps = ", ".join(str(step.number) for step in book.dangerous if not step.after_failure)
-        asyncio.run(call.confirm(yes, f"{file} promotes or deletes in steps {steps}. Run it?"))
+        steps = ", ".join(step.name for step in book.dangerous)
+        asyncio.run(call.confirm(yes, f"{file} promotes or deletes in {steps}. Run it?"))
     began, runner = monotonic(), Runner(call, book, frozenset(approve or ()))
     with _reported(call, book, runner, junit):
         runner.run()

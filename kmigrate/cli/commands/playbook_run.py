@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import RenderableType
 
 from kmigrate.cli.base.call import Call
@@ -132,15 +133,17 @@ class Runner:
     def _json(self, step: Step) -> dict[str, Any]:
         return step_json(step, self._book)
 
-    def _outcome(self, step: Step, outcome: str, seconds: float, error: KmigrateError | None = None) -> StepOutcome:
-        what = self._book.values.hide(step.text)
-        return StepOutcome(step.name, what, outcome, seconds, error.ref if error else "", str(error or ""))
+    def _outcome(self, step: Step, outcome: str, seconds: float, error: Exception | None = None) -> StepOutcome:
+        hide, ref = self._book.values.hide, ""
+        if error is not None:
+            ref = error.ref if isinstance(error, KmigrateError) else "internal-error"
+        return StepOutcome(step.name, hide(step.text), outcome, seconds, ref, hide(str(error or "")))
 
     @contextmanager
     def _recorded(self, step: Step, started: float) -> Iterator[None]:
         try:
             yield
-        except KmigrateError as error:
+        except Exception as error:
             self.outcomes.append(self._outcome(step, "failed", round(monotonic() - started, 3), error))
             raise
 
@@ -157,7 +160,7 @@ class Runner:
                 error.still_true = "; ".join(filter(None, (error.still_true, stand)))
             error.what, error.still_true, error.next_step = map(hide, (error.what, error.still_true, error.next_step))
             raise
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):  # the second from a question that the person left
             raise Interrupted(
                 "interrupted",
                 hide(f"stopped in {step.name} ({step.text})"),
@@ -282,7 +285,7 @@ class Runner:
             return {"approved": "command"}, None
         if not self._call.interactive:
             raise _not_approved(step, self._book.file, "there is no terminal to ask on")
-        asyncio.run(self._call.confirm(False, step.question))
+        asyncio.run(self._call.confirm(False, self._book.values.hide(step.question)))
         return {"approved": self._call.who}, None
 
     def _wait_for_file(self, step: ApproveStep) -> Mapping[str, Any]:

@@ -108,6 +108,8 @@ def parse_playbook(
     if not isinstance(defaults, dict) or not set(defaults) <= {"link"} or not all(map(is_text, defaults.values())):
         raise top.bad("defaults", f"found {defaults!r}", 'a table that holds nothing but link = "NAME"')
     defaults = {key: top.filled("defaults", value) for key, value in defaults.items()}
+    if not all(map(is_text, defaults.values())):
+        raise top.bad("defaults", f"found {defaults!r}", 'link = "NAME"')
     steps = [step.parsed(verbs) for step in _steps(top, "step", data.get("step", []), defaults)]
     if not steps:
         raise top.bad("step", "there is no step", "one or more [[step]] tables")
@@ -158,8 +160,10 @@ def _variables(top: _Table, found: Any, given: Mapping[str, str], environment: M
     unset = [variable for name, variable in variables.items() if name not in values]
     if unset:
         missing = "; ".join(f"{each.name} ({each.description or each.kind})" for each in unset)
-        flags = " ".join(f"--set {each.name}={'…' if each.secret else _EXAMPLES[each.kind]}" for each in unset)
-        raise _Table(top.file, top.places, ("variables", unset[0].name)).bad("", f"no value: {missing}", flags)
+        flags = " ".join(f"--set {each.name}={_EXAMPLES[each.kind]}" for each in unset if not each.secret)
+        secrets = " and ".join(each.env or environment_name(each.name) for each in unset if each.secret)
+        expected = " and ".join(filter(None, (flags, f"{secrets} in the environment" if secrets else "")))
+        raise _Table(top.file, top.places, ("variables", unset[0].name)).bad("", f"no value: {missing}", expected)
     return Values(variables, values)
 
 
@@ -258,7 +262,7 @@ class _Table:
         if kind == "exec":
             return ExecStep(**terms, command=self._command(sentence, "exec"))
         if kind == "wait":
-            return WaitStep(**terms, condition=self._condition(self.filled("wait", sentence), "wait"))
+            return WaitStep(**terms, condition=self._condition(str(self.filled("wait", sentence)), "wait"))
         return self._approval(terms, self.filled("approve", sentence), options)
 
     def _approval(self, terms: Mapping[str, Any], question: str, options: Mapping[str, Any]) -> ApproveStep:

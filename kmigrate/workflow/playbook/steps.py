@@ -97,7 +97,8 @@ class RunStep(_Step):
 
     @property
     def dangerous(self) -> bool:
-        return self.verb in DANGEROUS and not self.options.get("cancel") and not self.options.get("undo")
+        harmless = self.idle or self.options.get("cancel") or self.options.get("undo")
+        return self.verb in DANGEROUS and not harmless
 
     @property
     def what(self) -> str:

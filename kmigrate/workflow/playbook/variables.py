@@ -102,10 +102,11 @@ class Values:
         return [each if isinstance(each, str) else _written(each) for each in self.fill(words)]
 
     def hide(self, shown: str) -> str:
-        """Return a text without the values of secrets."""
-        for name, value in self.values.items():
-            if self.variables[name].secret and (secret := _written(value)):
-                shown = shown.replace(secret, _HIDDEN)
+        """Return a text without the values of secrets; longer values first, because a value may begin another value."""
+        secrets = [value for name, value in self.values.items() if self.variables[name].secret]
+        parts = {part for value in secrets for part in (_written(value), *(value if isinstance(value, list) else ()))}
+        for part in sorted(filter(None, parts), key=len, reverse=True):
+            shown = shown.replace(part, _HIDDEN)
         return shown
 
     def hide_json(self, value: Any) -> Any:

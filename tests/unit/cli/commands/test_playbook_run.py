@@ -10,6 +10,7 @@ from typing import Any, cast
 from xml.etree import ElementTree as ET
 
 import pytest
+import typer
 from rich.text import Text
 
 from kmigrate.cli.app import main
@@ -194,6 +195,45 @@ def test_a_person_approves_on_the_terminal(
     assert asked == ["are all consumers well?"] * 2
 
 
+def test_who_leaves_at_a_question_is_told_what_stands_and_how_to_go_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    async def confirm(interactive: bool, question: str) -> None:
+        asked.append(question)
+        raise typer.Abort
+
+    monkeypatch.setattr("kmigrate.cli.base.wizard.confirm", confirm)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    secret = "[variables]\npw = { default = 'hidden', secret = true }\n"
+    Path("p.toml").write_text(secret + APPROVE.replace("well", "${pw}"), encoding="utf-8")
+    assert main(["playbook", "run", "p.toml", "--junit", "out.xml"]) == Exit.INTERRUPTED
+    assert asked == ["are all consumers ***?"]
+    said = capfd.readouterr().err
+    assert "stopped in step 2" in said
+    assert "the steps before it stand" in said
+    assert "run the playbook again" in said
+    assert ET.parse("out.xml").getroot().get("failures") == "1"
+    assert not Path("after").exists()
+
+
+def test_a_yes_is_needed_for_steps_that_may_run_and_endanger_something(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KMIGRATE_CONFIG", raising=False)
+    step = '[[step]]\nexec = "touch begun"\n'
+    promote = '[variables]\nstage = "copy"\n[[step]]\nrun = "promote"\ntopics = ["t"]\nwhen = "${stage} == promote"\n'
+    assert run(promote + step)[0] == Exit.OK
+    Path("begun").unlink()
+    forget = '[[on_failure]]\nexec = "true"\n[[on_failure]]\nrun = "topic forget"\ntopics = ["t"]\n'
+    code, lines, _ = run(step + forget)
+    assert (code, lines[-1]["error"]) == (Exit.USAGE, "needs-yes")
+    assert "p.toml promotes or deletes in on_failure step 2. Run it?" in lines[-1]["what"]
+    assert not Path("begun").exists()
+
+
 def test_a_file_approves_once_it_exists(run: Run) -> None:
     step = '[[step]]\napprove = "well?"\nfile = "yes"\ntimeout = 0\n'
     code, lines, _ = run(step)
@@ -248,6 +288,14 @@ def test_junit_has_a_case_per_step_however_the_run_ends(run: Run) -> None:
     )
 
 
+def test_a_step_that_ends_by_a_bug_has_failed_in_junit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    _check(monkeypatch, RuntimeError("a bug"))
+    code, lines, _ = run('[[step]]\nrun = "link check"\n', "--junit", "out.xml")
+    assert (code, lines[-1]["error"]) == (Exit.FAILED, "internal-error")
+    [failure] = ET.parse("out.xml").getroot().findall("./testsuite/testcase/failure")
+    assert (failure.get("type"), failure.get("message")) == ("internal-error", "a bug")
+
+
 def test_an_unwritable_junit_file_is_found_before_the_first_step(run: Run) -> None:
     code, lines, _ = run('[[step]]\nexec = "touch begun"\n', "--junit", "absent/out.xml")
     assert (code, lines[-1]["error"]) == (Exit.USAGE, "report-not-writable")
@@ -269,6 +317,15 @@ def test_several_playbooks_are_checked_at_once(run: Run, capfd: pytest.CaptureFi
     Path("b.toml").write_text('[[step]]\nexec = "true"\nruns = 5\n', encoding="utf-8")
     assert main(["playbook", "check", "a.toml", "b.toml"]) == Exit.USAGE
     assert "b.toml:3:1: step 1: runs: no such key" in capfd.readouterr().err
+
+
+def test_a_folder_with_the_name_of_a_listed_playbook_is_in_nobodys_way(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KMIGRATE_CONFIG", raising=False)
+    Path("one-topic").mkdir()
+    assert main(["playbook", "plan", "one-topic", "--set", "topic=orders", "--json"]) == Exit.OK
+    assert json.loads(capfd.readouterr().out)["title"] == "Move topic orders from source to target"
 
 
 @pytest.mark.parametrize("text", ["x", "=5"])
