@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from kmigrate.cli.base.words import Text, below
 from kmigrate.cli.views.lags import disk_text, lag_text
 from kmigrate.cli.views.routers import limits_line
-from kmigrate.cli.views.tables import figure, full_width, phase_text, table
+from kmigrate.cli.views.tables import NO_LINK, figure, full_width, phase_text, table
 from kmigrate.model.amounts import time_text
 from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
@@ -27,10 +27,20 @@ from kmigrate.workflow.status.attention import (
 )
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
 
-__all__ = ["direct_rows", "group_alerts", "group_rows", "snapshot_view", "topic_detail"]
+__all__ = ["direct_rows", "group_alerts", "group_rows", "overview", "snapshot_view", "topic_detail"]
 
 
 def snapshot_view(shot: Snapshot) -> RenderableType:
+    parts = overview(shot)
+    if shot.topics:
+        parts.append(_Topics(_urgent_first(shot)))
+    if shot.groups:
+        parts.append(group_rows(_urgent_first(shot).groups, shot.at_ms))
+    return Group(*parts)
+
+
+def overview(shot: Snapshot) -> list[RenderableType]:
+    """Return what stands above the tables: processes, links, and what concerns no single topic or group."""
     parts: list[RenderableType] = [_processes(shot)]
     parts += [limits_line(router) for router in sorted(shot.connected.values(), key=lambda router: router.name)]
     parts += [Text(f"! {warning}", style="yellow") for warning in shot.warnings]
@@ -41,12 +51,8 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
     if any(link.finished_ms for link in shot.links):
         parts += [_staying(router) for router in shot.connected.values() if router.on_brokers]
     if not shot.links:
-        parts.append(Text("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER"))
-    if shot.topics:
-        parts.append(_Topics(_urgent_first(shot)))
-    if shot.groups:
-        parts.append(group_rows(_urgent_first(shot).groups, shot.at_ms))
-    return Group(*parts)
+        parts.append(Text(NO_LINK))
+    return parts
 
 
 def _urgent_first(shot: Snapshot) -> Snapshot:

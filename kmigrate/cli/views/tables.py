@@ -17,6 +17,7 @@ from kmigrate.workflow.groups.audit import GroupAudit
 from kmigrate.workflow.promote.late_findings import LateFound
 
 __all__ = [
+    "NO_LINK",
     "audits_view",
     "facts",
     "figure",
@@ -41,6 +42,8 @@ _PHASE_STYLES: dict[str, str] = {
     GroupPhase.PROMOTING: "yellow",
 }
 _SHOWN_EXAMPLES = 20
+
+NO_LINK = "no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER"
 
 
 def phase_text(phase: str) -> Text:
@@ -77,7 +80,7 @@ def facts(pairs: Iterable[tuple[str, str | Text]]) -> SafeTable:
 
 def links_table(links: Sequence[LinkRecord]) -> RenderableType:
     if not links:
-        return Text("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER")
+        return Text(NO_LINK)
     made = table("link", "source", "target", "bootstrap of the source")
     for link in links:
         made.add_row(link.name, link.source.name, link.target.name, link.source.bootstrap)

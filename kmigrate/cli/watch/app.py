@@ -19,6 +19,7 @@ from kmigrate.cli.watch.details import DetailScreen, EverythingScreen, GroupScre
 from kmigrate.cli.watch.grid import Grid
 from kmigrate.cli.watch.head import clock_line, head_lines
 from kmigrate.cli.watch.rows import GroupRow, Order, TopicRow, chosen, group_rows, topic_rows
+from kmigrate.errors import KmigrateError
 from kmigrate.net.clock import cpu_s, monotonic, now_ms, sleep
 from kmigrate.net.retry import every
 from kmigrate.net.tasks import accompanied
@@ -52,7 +53,9 @@ async def watch(
         signal.signal(signal.SIGHUP, before)
     if app.failure is not None:
         raise app.failure
-    return ended if ended is not None else Exit.INTERRUPTED
+    if ended is None:
+        return Exit.FAILED if app.return_code else Exit.INTERRUPTED
+    return ended
 
 
 async def _leave_closed_terminal() -> None:
@@ -98,7 +101,7 @@ class Watch(App[Exit]):
         self.animation_level = "none"
         self._take, self._detail, self._interval_s = look, detail, interval_s
         self.failure: Exception | None = None
-        """The error that has ended the looks."""
+        """The error that has ended the application."""
         self._tracker = ProgressTracker()
         self._look: Look | None = None
         self._looked_s = monotonic()
@@ -140,8 +143,21 @@ class Watch(App[Exit]):
                 self._pause_s = max(self._interval_s, min(_LONGEST_S, (used_s - before_s) / _SHARE))
                 await sleep(self._pause_s - self._interval_s)
         except Exception as error:
-            self.failure = error
-            self.exit(Exit.FAILED)
+            self._fail(error)
+
+    async def _ask(self, link: str, group: str) -> GroupDetail | None:
+        """Ask for one group; an error that is no answer of a cluster ends the application."""
+        try:
+            return await self._detail(link, group)
+        except KmigrateError:
+            raise
+        except Exception as error:  # Textual would print the variables of all frames
+            self._fail(error)
+            return None
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        self.exit(Exit.FAILED)
 
     def show(self, look: Look) -> None:
         """Show a look on all open screens."""
@@ -204,7 +220,7 @@ class Watch(App[Exit]):
         if event.data_table is self._topics and (topic := self._topics.chosen) is not None:
             self.push_screen(TopicScreen(topic.key, self._look))
         elif event.data_table is self._groups and (group := self._groups.chosen) is not None:
-            self.push_screen(GroupScreen(group.key, self._look, self._detail))
+            self.push_screen(GroupScreen(group.key, self._look, self._ask))
 
     # keys
 

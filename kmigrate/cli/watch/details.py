@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.console import Group, RenderableType
@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from kmigrate.cli.base.words import Text
-from kmigrate.cli.views.snapshots import direct_rows, group_alerts, snapshot_view
+from kmigrate.cli.views.snapshots import direct_rows, group_alerts, overview
 from kmigrate.cli.views.tables import phase_text
 from kmigrate.cli.watch.columns import MEMBER_COLUMNS, READ_COLUMNS, partition_columns
 from kmigrate.cli.watch.grid import Grid
@@ -161,4 +161,4 @@ class EverythingScreen(DetailScreen):
         self.show(self._look)
 
     def show(self, look: Look) -> None:
-        self._about.update(snapshot_view(replace(look.shot, topics=(), groups=())))
+        self._about.update(Group(*overview(look.shot)))

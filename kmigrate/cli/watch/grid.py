@@ -54,13 +54,10 @@ class Grid(DataTable[Text], Generic[_R]):
 
     def show(self, contents: Sequence[_R]) -> None:
         """Show these rows in this order."""
-        chosen = self.chosen
-        followed = self._key(chosen) if chosen is not None and self.cursor_row > 0 else None
+        followed = self._followed
         self._contents = contents
         self._draw()
-        if followed is not None:
-            places = (place for place, row in enumerate(contents) if self._key(row) == followed)
-            self.move_cursor(row=next(places, 0), animate=False)
+        self._follow(followed)
 
     def show_columns(self, columns: Callable[[int], Sequence[Column[_R]]], contents: Sequence[_R]) -> None:
         """Show these rows with other columns."""
@@ -77,7 +74,22 @@ class Grid(DataTable[Text], Generic[_R]):
         return self._opens or action != "select_cursor"
 
     def on_resize(self) -> None:
+        followed = self._followed
         self._draw()
+        self._follow(followed)
+
+    @property
+    def _followed(self) -> Hashable | None:
+        """The key of the row that the cursor follows; None for the top, where the cursor stays."""
+        chosen = self.chosen
+        return self._key(chosen) if chosen is not None and self.cursor_row > 0 else None
+
+    def _follow(self, followed: Hashable | None) -> None:
+        """Move the cursor to the row of that key, and scroll only if the row has moved."""
+        places = (place for place, row in enumerate(self._contents) if self._key(row) == followed)
+        place = next(places, 0) if followed is not None else self.cursor_row
+        if place != self.cursor_row:
+            self.move_cursor(row=place, animate=False)
 
     def _draw(self) -> None:
         room = self.size.width - _SCROLLBAR
@@ -100,13 +112,10 @@ class Grid(DataTable[Text], Generic[_R]):
         return max((cell_len(column.cell(row)[0]) for row in self._contents), default=0)
 
     def _begin(self, fitted: Sequence[Fitted[_R]]) -> None:
-        """Begin anew with other columns, the cursor at its row."""
-        row = self.cursor_row
         self.clear(columns=True)
         self._cells = []
         for each in fitted:
             self.add_column(cell_text(each, each.column.head), width=each.width + 1)
-        self.call_after_refresh(self.move_cursor, row=row, animate=False)
 
     def _change(self, cells: Sequence[Sequence[Cell]]) -> None:
         for place, row in enumerate(cells):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text as RichText
 
 from kmigrate.cli.base.words import Text, below
+from kmigrate.cli.views.tables import NO_LINK
 from kmigrate.cli.watch.columns import MARKS
 from kmigrate.cli.watch.rows import GroupRow, TopicRow
 from kmigrate.model.amounts import bytes_text, count_text, left_text, percent_text
@@ -123,5 +124,5 @@ def alarms(shot: Snapshot) -> list[tuple[str, str]]:
     found += [(warning, "yellow") for warning in shot.warnings]
     found += [(note, "yellow") for link in shot.links for note in link.notes]
     if not shot.links:
-        found.append(("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER", "yellow"))
+        found.append((NO_LINK, "yellow"))
     return found

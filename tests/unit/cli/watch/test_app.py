@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 from textual.pilot import Pilot
@@ -43,8 +44,22 @@ async def screen(
     looked: list[Snapshot] = []
     app = Watch(once, detail, 0.1)
     async with app.run_test(size=size) as pilot:
-        await pilot.pause()
+        await until(app, pilot, lambda: any(line.split()[:1] == ["group"] for line in screen_lines(app)))
         yield app, pilot
+
+
+async def until(app: Watch, pilot: Pilot[Exit], holds: Callable[[], bool]) -> None:
+    """Wait until a condition holds, however busy the machine is."""
+    deadline = monotonic() + 30
+    await pilot.pause()
+    while not holds():
+        assert monotonic() < deadline, text(app)
+        await pilot.pause(0.02)
+
+
+async def shows(app: Watch, pilot: Pilot[Exit], *words: str) -> None:
+    """Wait until the screen shows all these words."""
+    await until(app, pilot, lambda: all(each in text(app) for each in words))
 
 
 def text(app: Watch) -> str:
@@ -80,13 +95,11 @@ def test_a_filter_narrows_while_it_is_typed_and_escape_shows_all_again() -> None
     async def scenario() -> None:
         async with screen(estate()) as (app, pilot):
             await pilot.press("slash", *"orders", "enter")
-            assert "2 of 10 hold: orders" in text(app)
-            assert "● orders" in text(app)
+            await shows(app, pilot, "2 of 10 hold: orders", "● orders")
             assert "clicks" not in text(app)
             assert "billing" not in text(app)
             await pilot.press("escape")
-            assert "clicks" in text(app)
-            assert "billing" in text(app)
+            await shows(app, pilot, "clicks", "billing")
 
     asyncio.run(scenario())
 
@@ -98,8 +111,28 @@ def test_the_cursor_stays_on_its_topic_when_the_order_changes() -> None:
             assert app._topics.chosen is not None
             name = app._topics.chosen.name
             await pilot.press("s")
-            assert "sorted by name" in text(app)
+            await shows(app, pilot, "sorted by name")
             assert app._topics.chosen.name == name
+
+    asyncio.run(scenario())
+
+
+def test_the_cursor_stays_on_its_topic_when_columns_and_order_change_at_once() -> None:
+    async def scenario() -> None:
+        async with screen(estate(), (120, 40)) as (app, pilot):
+            await pilot.press("down", "down", "down")
+            chosen = app._topics.chosen
+            assert chosen is not None
+            shot = estate(1)
+            stopped = replace(shot.topics[0], topic="a-stopped-topic-with-more-room")
+            wider = replace(shot, topics=(stopped, *shot.topics))
+            app.show(Look(wider, ProgressTracker().add(wider)))
+            await shows(app, pilot, stopped.topic)
+            assert app._topics.chosen is not None
+            assert (app._topics.chosen.name, app._topics.cursor_row) == (chosen.name, 4)
+            await pilot.resize_terminal(40, 20)
+            await until(app, pilot, lambda: "copy/s" not in text(app))
+            assert app._topics.chosen.name == chosen.name
 
     asyncio.run(scenario())
 
@@ -108,19 +141,14 @@ def test_enter_opens_a_topic_and_escape_goes_back() -> None:
     async def scenario() -> None:
         async with screen(estate()) as (app, pilot):
             await pilot.press("enter")
-            await pilot.pause()
-            shown = text(app)
-            assert "leaders" in shown
-            assert "2 → 12" in shown
+            await shows(app, pilot, "leaders", "2 → 12")
             await pilot.press("s")
             assert "sorted" not in text(app), "the keys of the main screen do nothing here"
             gone = replace(estate(), topics=())
             app.show(Look(gone, ProgressTracker().add(gone)))
-            await pilot.pause()
-            assert "topic audit is not mirrored any more" in text(app)
+            await shows(app, pilot, "topic audit is not mirrored any more")
             await pilot.press("escape")
-            await pilot.pause()
-            assert "Filter" in text(app)
+            await shows(app, pilot, "Filter")
 
     asyncio.run(scenario())
 
@@ -129,12 +157,8 @@ def test_enter_on_a_group_shows_members_and_partitions() -> None:
     async def scenario() -> None:
         async with screen(estate()) as (app, pilot):
             await pilot.press("tab", "enter")
-            await pilot.pause(0.1)
-            shown = text(app)
-            assert "its promote waits: 1 member has not joined at a router" in shown
-            assert "source billing-2 /10.0.7.12" in shown
-            assert "invoices 2, orders 2,5" in shown
-            assert "read by" in shown
+            await shows(app, pilot, "its promote waits: 1 member has not joined at a router", "read by")
+            await shows(app, pilot, "source billing-2 /10.0.7.12", "invoices 2, orders 2,5")
 
     asyncio.run(scenario())
 
@@ -146,8 +170,21 @@ def test_a_group_that_cannot_be_asked_says_why() -> None:
     async def scenario() -> None:
         async with screen(estate(), detail=away) as (app, pilot):
             await pilot.press("tab", "enter")
-            await pilot.pause(0.1)
-            assert "no broker of the source answers" in text(app)
+            await shows(app, pilot, "no broker of the source answers")
+
+    asyncio.run(scenario())
+
+
+def test_an_unexpected_error_of_a_group_ends_it_and_is_kept() -> None:
+    async def broken(link: str, group: str) -> GroupDetail | None:
+        raise ZeroDivisionError
+
+    async def scenario() -> None:
+        async with screen(estate(), detail=broken) as (app, pilot):
+            await pilot.press("tab", "enter")
+            await until(app, pilot, lambda: app.failure is not None)
+            assert isinstance(app.failure, ZeroDivisionError)
+            assert app.return_value == Exit.FAILED
 
     asyncio.run(scenario())
 
@@ -158,8 +195,16 @@ def test_all_shows_what_has_no_room_above_the_tables() -> None:
         async with screen(noisy) as (app, pilot):
             assert "and 4 more: key a" in text(app)
             await pilot.press("a")
-            await pilot.pause()
-            assert "warning number 4" in text(app)
+            await shows(app, pilot, "warning number 4")
+
+    asyncio.run(scenario())
+
+
+def test_all_shows_a_link_whose_topics_nobody_copies() -> None:
+    async def scenario() -> None:
+        async with screen(replace(estate(), mirrors=()), (120, 40)) as (app, pilot):
+            await pilot.press("a")
+            await shows(app, pilot, "nothing is copied: no mirror of it runs")
 
     asyncio.run(scenario())
 
@@ -169,12 +214,9 @@ def test_a_thousand_topics_scroll_sort_and_filter() -> None:
         async with screen(many(1_000)) as (app, pilot):
             assert "↓ 10 copying" in text(app)
             await pilot.press("s", "end")
-            await pilot.pause(0.1)
-            assert "team-39.e…nts.0999" in text(app)
+            await shows(app, pilot, "team-39.e…nts.0999")
             await pilot.press("slash", *"0777", "enter")
-            await pilot.pause()
-            assert "1 of 1040 hold: 0777" in text(app)
-            assert "team-17.e…nts.0777" in text(app)
+            await shows(app, pilot, "1 of 1040 hold: 0777", "team-17.e…nts.0777")
 
     asyncio.run(scenario())
 
@@ -183,11 +225,9 @@ def test_a_terminal_that_changes_its_size_gets_other_columns() -> None:
     async def scenario() -> None:
         async with screen(estate(), (120, 40)) as (app, pilot):
             await pilot.resize_terminal(40, 20)
-            await pilot.pause()
-            assert "bytes/s" not in text(app)
+            await until(app, pilot, lambda: "bytes/s" not in text(app))
             await pilot.resize_terminal(120, 40)
-            await pilot.pause()
-            assert "bytes/s" in text(app)
+            await shows(app, pilot, "bytes/s")
 
     asyncio.run(scenario())
 
@@ -202,9 +242,9 @@ def test_hostile_names_are_shown_and_obeyed_nowhere() -> None:
             assert "[bold]x[/bold]" in shown
             assert ":smile:" in shown
             assert not [each for each in shown if each != "\n" and unicodedata.category(each) in ("Cc", "Cf")]
-            for keys in (("enter",), ("escape", "tab", "enter")):
+            for keys, head in ((("enter",), "leaders"), (("escape", "tab", "enter"), "read by")):
                 await pilot.press(*keys)
-                await pilot.pause()
+                await shows(app, pilot, head)
                 assert not [each for each in text(app) if each != "\n" and unicodedata.category(each) in ("Cc", "Cf")]
 
     asyncio.run(scenario())
@@ -215,7 +255,7 @@ def test_q_and_ctrl_c_end_it_with_their_codes(key: str, code: Exit) -> None:
     async def scenario() -> None:
         async with screen(estate()) as (app, pilot):
             await pilot.press(key)
-            await pilot.pause()
+            await until(app, pilot, lambda: app.return_value is not None)
             assert app.return_value == code
 
     asyncio.run(scenario())
@@ -228,8 +268,8 @@ def test_an_error_of_a_look_ends_it_and_is_kept() -> None:
     async def scenario() -> None:
         app = Watch(broken, _billing, 0.1)
         async with app.run_test() as pilot:
-            await pilot.pause()
-            assert (app.return_value, str(app.failure)) == (Exit.FAILED, str(app.failure))
+            await until(app, pilot, lambda: app.failure is not None)
+            assert app.return_value == Exit.FAILED
             assert isinstance(app.failure, Unreachable)
 
     asyncio.run(scenario())
