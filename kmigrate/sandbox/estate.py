@@ -22,6 +22,7 @@ from pathlib import Path
 from kmigrate.errors import Refused
 from kmigrate.kafka_jars.cache import exclusive
 from kmigrate.kafka_jars.jars import OnProgress
+from kmigrate.model.words import as_words
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.processes import Server
 
@@ -201,6 +202,6 @@ def make_room(folder: Path) -> None:
             "sandbox-already-up",
             f"the sandbox in {folder} is {state}",
             still_true="it was left as it is",
-            next_step=f"kmigrate sandbox down --folder {folder}, or name another --folder",
+            next_step=f"kmigrate sandbox down --folder {as_words(str(folder))}, or name another --folder",
         )
     earlier.down()

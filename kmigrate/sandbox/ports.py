@@ -88,9 +88,10 @@ def _reservation(port: int) -> Path:
 
 def _locked(port: int) -> bool:
     """Lock a port for this process; return False if another process has locked the port."""
+    ports = _lock_file(cache_folder() / "ports")
     try:
-        fcntl.lockf(_lock_file(cache_folder() / "ports"), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-    except OSError:
+        fcntl.lockf(ports, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except (BlockingIOError, PermissionError):
         return False
     return True
 

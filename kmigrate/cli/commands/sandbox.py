@@ -127,9 +127,9 @@ def up(
     _check_versions(source_version, target_version, oldest=_OLDEST_SECURE if secure else _OLDEST)
     SANDBOX.need("kmigrate sandbox up")
     chosen = folder or Path(os.environ.get("KMIGRATE_SANDBOX") or DEFAULT_FOLDER)
+    router_port = free_ports(1)[0]  # before the brokers: without a port nothing is started
     sandbox = _start(call, chosen, brokers, source_version, target_version, detached=not foreground, secure=secure)
     config = chosen / CONFIG_FILE
-    router_port = free_ports(1)[0]
     reserve(router_port, sandbox.file)
     config.write_text(_config_of(sandbox, router_port), encoding="utf-8")
     answer = _up_answer(sandbox.status(), config, f"127.0.0.1:{router_port}")

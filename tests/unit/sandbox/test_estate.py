@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kmigrate.errors import Refused
 from kmigrate.sandbox.distribution import Distribution
-from kmigrate.sandbox.estate import SandboxEstate
+from kmigrate.sandbox.estate import SandboxEstate, make_room
 from kmigrate.sandbox.kafka import Broker, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.processes import ProcessIdentity
 
@@ -41,6 +42,17 @@ def test_recorded_ids_of_processes_that_are_gone_count_as_ended_and_are_left_alo
     sandbox.down()  # process 1 of this machine is alive, and not ours
     assert not sandbox.data.exists()
     assert not (tmp_path / "sandbox.json").exists()
+
+
+def test_a_second_start_names_the_command_that_takes_down_the_sandbox_of_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "my sandbox"
+    _saved(folder)
+    monkeypatch.setattr(SandboxEstate, "status", lambda _: SimpleNamespace(state="running"))
+    with pytest.raises(Refused, match="sandbox-already-up") as refusal:
+        make_room(folder)
+    assert f"kmigrate sandbox down --folder '{folder}'," in (refusal.value.next_step or "")
 
 
 def test_a_folder_without_a_sandbox_is_refused_with_the_way_on(tmp_path: Path) -> None:

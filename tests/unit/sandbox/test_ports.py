@@ -75,6 +75,9 @@ def test_what_is_no_range_is_told(monkeypatch: pytest.MonkeyPatch, told: str) ->
     assert "20000-32000" in (error.value.next_step or "")
 
 
+_APART = 32_100
+"""The first port of a range in which no sandbox of this machine takes ports, unless somebody chose another range."""
+
 _HAND_OUT = """
 import sys
 from kmigrate.sandbox.ports import free_ports
@@ -88,7 +91,7 @@ def test_processes_that_start_sandboxes_at_the_same_time_are_given_different_por
 ) -> None:
     """No server listens yet, so each port would be free for both."""
     monkeypatch.setenv("KMIGRATE_CACHE", str(tmp_path))
-    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "30200-30215")
+    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", f"{_APART}-{_APART + 15}")
     command = [sys.executable, "-c", _HAND_OUT]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
@@ -99,7 +102,7 @@ def test_processes_that_start_sandboxes_at_the_same_time_are_given_different_por
     finally:
         for each in processes:
             each.communicate("")
-    assert sorted(given) == list(range(30_200, 30_216))
+    assert sorted(given) == list(range(_APART, _APART + 16))
     assert len(free_ports(8)) == 8, "the ports of a process that has ended are free again"
 
 
@@ -107,13 +110,23 @@ def test_a_port_that_is_bound_later_is_kept_as_long_as_its_sandbox_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KMIGRATE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "30220-30221")
+    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", f"{_APART + 20}-{_APART + 21}")
     sandbox = tmp_path / "sandbox.json"
     sandbox.touch()
-    reserve(30_220, sandbox)
-    assert free_ports(1) == [30_221]
+    reserve(_APART + 20, sandbox)
+    assert free_ports(1) == [_APART + 21]
     with pytest.raises(UsageError, match="only 1 are free"):
         free_ports(2)
     sandbox.unlink()
-    assert sorted(free_ports(2)) == [30_220, 30_221]
+    assert sorted(free_ports(2)) == [_APART + 20, _APART + 21]
     assert list((tmp_path / "cache" / "reserved-ports").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_not_told_as_a_lack_of_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.touch()
+    monkeypatch.setenv("KMIGRATE_CACHE", str(cache))
+    with pytest.raises(FileExistsError, match="cache"):
+        free_ports(1)
