@@ -333,7 +333,10 @@ def _explained(error: Exception) -> Failed:
         next_step = "name the other topics; a producer of this one may give nanoseconds as milliseconds"
     elif "OutOfMemoryError" in str(error):
         ref, what = "parity-out-of-memory", f"Spark's heap is too small for the records of this range: {reason}"
-        next_step = "verify again with more heap: --conf spark.driver.memory=2g, on a cluster spark.executor.memory"
+        next_step = (
+            "verify again with more heap than docs/spark.md names, as in --conf spark.driver.memory=4g; "
+            "on a cluster spark.executor.memory"
+        )
     else:
         ref, what = "parity-read-failed", f"Spark could not read the range: {reason}"
         next_step = "check that both clusters answer and hold every topic, then verify again"

@@ -6,6 +6,7 @@ own gateway starts the JVM with redirected output, and reads our end of a pipe, 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -51,6 +52,8 @@ A task holds a fetch of each partition and the fetch read ahead. Each record is 
 heap: a higher limit makes the process larger and the check no faster. With 512 MB for two tasks and Java's default
 collector, checks of 200,000 records ran out of memory.
 """
+
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 # Only for executors on this machine: executors elsewhere could not reach the driver at this address.
 ON_THIS_MACHINE: Mapping[str, str] = {
@@ -112,7 +115,17 @@ def _local_tasks(master: str) -> int | None:
     found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,.*)?\])?", master)
     if found is None:
         return None
-    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
+    return _cores() if found[1] == "*" else int(found[1] or 1)
+
+
+def _cores() -> int:
+    """Return how many processors a JVM finds: those of this process, at most the quota of its container."""
+    usable = len(os.sched_getaffinity(0))
+    try:
+        quota, period = _CPU_QUOTA.read_text(encoding="ascii").split()
+    except OSError:  # no container, or an older kernel
+        return usable
+    return usable if quota == "max" else min(usable, max(1, math.ceil(int(quota) / int(period))))
 
 
 @contextmanager

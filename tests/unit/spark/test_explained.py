@@ -10,4 +10,5 @@ def test_a_heap_that_is_too_small_is_named_with_the_setting_that_makes_the_heap_
     error = _explained(RuntimeError(trace))
     assert error.ref == "parity-out-of-memory"
     assert "Java heap space" in error.what
-    assert "spark.driver.memory" in error.next_step
+    assert "more heap than docs/spark.md names" in error.next_step
+    assert "--conf spark.driver.memory=" in error.next_step

@@ -58,9 +58,19 @@ def test_the_heap_grows_with_the_tasks_that_the_driver_runs_at_once(master: str,
     assert session_settings(master, (), {})["spark.driver.memory"] == memory
 
 
-def test_every_core_of_this_machine_has_its_heap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert session_settings("local[*]", (), {})["spark.driver.memory"] == "1792m"
+@pytest.mark.parametrize(
+    ("quota", "memory"),
+    [(None, "1792m"), ("max 100000", "1792m"), ("450000 100000", "1408m"), ("50000 100000", "896m")],
+)
+def test_every_core_that_the_jvm_finds_has_its_heap(
+    quota: str | None, memory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A JVM under a quota runs few tasks: a heap for all cores of the machine would end its container."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("kmigrate.spark.session._CPU_QUOTA", tmp_path / "cpu.max")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n", encoding="ascii")
+    assert session_settings("local[*]", (), {})["spark.driver.memory"] == memory
 
 
 def test_what_the_caller_says_counts() -> None:
