@@ -80,7 +80,7 @@ def test_a_silent_cluster_gives_no_names_after_a_short_wait(tmp_path: Path) -> N
         config.write_text(f'[clusters.c]\n"bootstrap.servers" = "{address}"\n', encoding="utf-8")
         began = time.monotonic()
         assert offered(completion.mirrored_topics, config=str(config)) == []
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 8
         assert offered(completion.clusters, config=str(config)) == ["c"]
 
 
