@@ -25,7 +25,7 @@ import pytest
 
 from kmigrate.cli.base import output
 from kmigrate.cli.base.output import Answer, Output
-from kmigrate.cli.views import bulk, migration, plans, routers, snapshots, tables
+from kmigrate.cli.views import bulk, group_detail, migration, plans, routers, snapshots, tables
 from kmigrate.errors import Refused
 from kmigrate.mirror.bulk.ranges import CopyRange
 from kmigrate.model.presences import ConnectedClient, RouterPresence
@@ -40,6 +40,7 @@ from kmigrate.report.parity_page import parity_page
 from kmigrate.workflow.base.bootstraps import Bootstrap, Leads
 from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.groups.audit import GroupAudit
+from kmigrate.workflow.status.group_detail import GroupDetail
 from kmigrate.workflow.status.snapshot import GroupStatus, Snapshot, TopicStatus
 from tests.prometheus_text import parse
 
@@ -106,6 +107,7 @@ VIEWS: dict[str, Callable[[str], Any]] = {
     "snapshot": lambda name: snapshots.snapshot_view(filled(Snapshot, name)),
     "topic": lambda name: snapshots.topic_detail(filled(TopicStatus, name), 1),
     "groups": lambda name: snapshots.group_rows((filled(GroupStatus, name),), 1),
+    "group": lambda name: group_detail.group_detail_view(filled(GroupDetail, name)),
     "limits": lambda name: routers.limits_line(filled(RouterPresence, name)),
     "clients": lambda name: routers.clients_table([filled(ConnectedClient, name)]),
     "ending": lambda name: routers.ending(
