@@ -16,6 +16,7 @@ transactions       open transactions, and requests to the coordinator of a trans
 groups             protocol type, members and placeholder members of groups
 committed_offsets  committed offsets
 
-admin  topics, configs, groups and ACLs by librdkafka
-acls   ACLs as a single broker knows them, and the name of a missing right
+admin   topics, configs, groups and ACLs by librdkafka
+acls    ACLs as a single broker knows them, and the name of a missing right
+rights  the operations that brokers allow to kmigrate's principal
 """

@@ -25,6 +25,8 @@ Offsets and figures:
 Access and settings:
     acls             ACLs of the target from the source's ACLs
     grants           the least rights that kmigrate needs
+    rights           which of these rights a principal has
+    acl_commands     `kafka-acls.sh` commands that give rights
     listener_access  which clients a router admits
     security         TLS and SASL of a cluster
     settings         how a cluster is reached

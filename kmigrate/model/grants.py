@@ -1,4 +1,4 @@
-"""Lists the least rights that kmigrate's principals need: one list for documents, sandbox and tests.
+"""Lists the least rights that kmigrate's principals need: one list for documents, `doctor`, `plan`, sandbox and tests.
 
 `docs/security.md` shows the list, and `sandbox up --secure` grants exactly these rights. A test asks the brokers' own
 authorizer two things: whether kmigrate wanted any other right, and whether any listed right was never used. "Topic"
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GRANTS", "Grant"]
+__all__ = ["CLUSTER_NAME", "GRANTS", "OPTIONAL_GRANTS", "Grant", "GrantUse", "grants_of"]
+
+CLUSTER_NAME = "kafka-cluster"
+"""Name of the only resource of type CLUSTER."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,10 @@ class Grant:
     operation: str
     why: str
     name: str = "*"
+    without: str = ""
+    """Effect of the missing right on a migration that can do without the right; '' where no migration can."""
+    prefixed: bool = False
+    """True if the right is for all names that begin with `name`."""
 
 
 GRANTS: tuple[Grant, ...] = (
@@ -28,8 +35,8 @@ GRANTS: tuple[Grant, ...] = (
     Grant("source", "TOPIC", "DESCRIBE_CONFIGS", "give the target topic the source's configs"),
     Grant("source", "GROUP", "DESCRIBE", "read committed offsets and members of mirrored groups"),
     Grant("source", "GROUP", "READ", "keep members out of promoted groups (else they are only named)"),
-    Grant("source", "CLUSTER", "DESCRIBE_CONFIGS", "compare the brokers' limits with the target's", "kafka-cluster"),
-    Grant("source", "CLUSTER", "DESCRIBE", "read the access rules of mirrored topics and groups", "kafka-cluster"),
+    Grant("source", "CLUSTER", "DESCRIBE_CONFIGS", "compare the brokers' limits with the target's", CLUSTER_NAME),
+    Grant("source", "CLUSTER", "DESCRIBE", "read the access rules of mirrored topics and groups", CLUSTER_NAME),
     Grant("target", "TOPIC", "CREATE", "make mirrored topics and the state log"),
     Grant("target", "TOPIC", "READ", "read the state log; DescribeProducers; compare"),
     Grant("target", "TOPIC", "WRITE", "write records, and the state log"),
@@ -37,8 +44,81 @@ GRANTS: tuple[Grant, ...] = (
     Grant("target", "TOPIC", "DESCRIBE_CONFIGS", "check the target topic's configs"),
     Grant("target", "TOPIC", "ALTER_CONFIGS", "relax limits, restore them at promote; configs of the state log"),
     Grant("target", "GROUP", "READ", "give a promoted group its offsets"),
-    Grant("target", "CLUSTER", "DESCRIBE", "compare ACLs; watch the disks (DescribeLogDirs)", "kafka-cluster"),
-    Grant("target", "CLUSTER", "ALTER", "carry access rules over; control markers (W5)", "kafka-cluster"),
-    Grant("target", "CLUSTER", "DESCRIBE_CONFIGS", "how long producers are remembered; defaults", "kafka-cluster"),
-    Grant("target", "CLUSTER", "ALTER_CONFIGS", "make them remember long enough, and put it back", "kafka-cluster"),
+    Grant("target", "CLUSTER", "DESCRIBE", "compare ACLs; watch the disks (DescribeLogDirs)", CLUSTER_NAME),
+    Grant("target", "CLUSTER", "ALTER", "carry access rules over; control markers (W5)", CLUSTER_NAME),
+    Grant("target", "CLUSTER", "DESCRIBE_CONFIGS", "how long producers are remembered; defaults", CLUSTER_NAME),
+    Grant("target", "CLUSTER", "ALTER_CONFIGS", "make them remember long enough, and put it back", CLUSTER_NAME),
 )
+
+_SILENT_ROUTER = "a promote is refused while a router does not answer"
+
+OPTIONAL_GRANTS: tuple[Grant, ...] = (
+    Grant(
+        "source",
+        "TOPIC",
+        "ALTER_CONFIGS",
+        "refuse late writers after the flip; hold the fence in place of a silent router",
+        without=f"the source topic stays open after the flip, and {_SILENT_ROUTER}",
+    ),
+    Grant(
+        "source",
+        "TOPIC",
+        "WRITE",
+        "see that each leader follows the limit that refuses writers",
+        without=f"whether the source refuses late writers is not proven, and {_SILENT_ROUTER}",
+    ),
+    Grant(
+        "source",
+        "TRANSACTIONAL_ID",
+        "DESCRIBE",
+        "see at a promote that no transaction is open, and which ids are gone",
+        without="kmigrate relies on the routers' reports and on the partitions",
+    ),
+    Grant(
+        "source",
+        "TRANSACTIONAL_ID",
+        "WRITE",
+        "raise the epochs of the ids under which a silent router writes",
+        without=_SILENT_ROUTER,
+    ),
+    Grant(
+        "target",
+        "TOPIC",
+        "ALTER",
+        "add the partitions that the source topic gets",
+        without="a partition that the source adds is not copied, and `status` says so",
+    ),
+    Grant(
+        "target",
+        "TRANSACTIONAL_ID",
+        "WRITE",
+        "keep idle ids alive (controller); add a partition to a transaction (router)",
+        without="an id that is idle for seven days is lost, and a batch that came to another broker waits",
+    ),
+)
+"""Rights that single features use; a migration without such a feature can do without the right."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantUse:
+    """The settings of `[mirror]` on which the needed rights depend."""
+
+    carries_acls: bool = True
+    fills_by_markers: bool = True
+    raises_expiration: bool = True
+
+
+def grants_of(side: str, use: GrantUse) -> tuple[Grant, ...]:
+    """Return the rights that kmigrate needs at a side with these settings, and then the optional rights there."""
+    unused = set()
+    if not use.carries_acls:
+        unused |= {("source", "CLUSTER", "DESCRIBE"), ("target", "CLUSTER", "ALTER")}
+    if not use.raises_expiration:
+        unused.add(("target", "CLUSTER", "ALTER_CONFIGS"))
+    needed = [grant for grant in GRANTS if (grant.side, grant.resource, grant.operation) not in unused]
+    if not use.carries_acls and use.fills_by_markers:
+        needed.append(Grant("target", "CLUSTER", "CLUSTER_ACTION", "control markers (W5)", CLUSTER_NAME))
+    if not use.fills_by_markers:
+        why = "fill offsets without records by transactions"
+        needed.append(Grant("target", "TRANSACTIONAL_ID", "WRITE", why, "kmigrate-holes-", prefixed=True))
+    return tuple(grant for grant in (*needed, *OPTIONAL_GRANTS) if grant.side == side)

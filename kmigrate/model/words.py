@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import unicodedata
 
-__all__ = ["advised", "as_words", "delete_unneeded", "is_harmless", "one_line"]
+__all__ = ["advised", "as_words", "delete_unneeded", "is_harmless", "one_line", "quoted"]
 
 _ACTING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories on which terminals or browsers act: controls, breaks, reordering, zero width, half surrogates."""
@@ -29,11 +29,11 @@ def one_line(text: str) -> str:
 
 def as_words(*names: str) -> str:
     """Return the names as the last words of a command."""
-    words = " ".join(map(_quoted, names))
+    words = " ".join(map(quoted, names))
     return f"-- {words}" if any(name.startswith("-") for name in names) else words
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """Return a name quoted for a shell, on one line; escapes replace characters that cannot be shown."""
     if all(map(is_harmless, name)):
         return shlex.quote(name)

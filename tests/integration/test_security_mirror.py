@@ -30,7 +30,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.committed_offsets import read_positions, write_positions
 from kmigrate.cluster.groups import GroupHold
-from kmigrate.model.grants import GRANTS
+from kmigrate.model.grants import GRANTS, OPTIONAL_GRANTS
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.security import Permit
 from tests.integration.migration import Migration, wait_until
@@ -106,7 +106,24 @@ def test_the_mirror_needs_exactly_the_documented_grants_and_names_the_one_that_i
 
     _rotate_a_password(migration)
 
+    _name_optional_rights_alone(migration)
     _take_rights_away(migration)
+
+
+def _name_optional_rights_alone(migration: SecureMigration) -> None:
+    """Check that `doctor` and `plan` miss no needed right, and miss each optional right that brokers report."""
+    for side in ("source", "target"):
+        found = migration.cli("doctor").told[f"rights {side}"]
+        optional = [g for g in OPTIONAL_GRANTS if g.side == side and g.resource != "TRANSACTIONAL_ID"]
+        assert [each["ref"] for each in found] == ["right-optional"] * len(optional), found
+        for finding, grant in zip(found, optional, strict=True):
+            assert f"User:kmigrate lacks {grant.operation} on topic {TOPIC}" in finding["what"]
+    sentences = migration.cli("plan", TOPIC).told["rights"]
+    assert len(sentences) == len([g for g in OPTIONAL_GRANTS if g.resource != "TRANSACTIONAL_ID"]), sentences
+    printed = migration.cli("plan", TOPIC, "--print-acls").told
+    assert {(each["side"], each["resource"], each["operation"]) for each in printed["rights"]} == {
+        (grant.side, grant.resource, grant.operation) for grant in (*GRANTS, *OPTIONAL_GRANTS)
+    }
 
 
 def _take_rights_away(migration: SecureMigration) -> None:
@@ -119,6 +136,8 @@ def _take_rights_away(migration: SecureMigration) -> None:
     with _banned(migration.target, ResourceType.TOPIC, TOPIC, AclOperation.WRITE):
         _produce(migration.source, 520, 20)
         wait_until(lambda: names("target-denied"), 20, "the missing grant to be named")
+        for said in (migration.cli("doctor").told["rights target"], migration.cli("plan", TOPIC).told["rights"]):
+            assert f"User:kmigrate lacks WRITE on topic {TOPIC} of target; needed for" in json.dumps(said)
     with _banned(migration.source, ResourceType.TOPIC, TOPIC, AclOperation.READ):
         wait_until(lambda: names("source-denied"), 20, "the missing grant to be named")
         _produce(migration.source, 540, 20)

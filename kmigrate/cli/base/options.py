@@ -24,6 +24,7 @@ __all__ = [
     "NoWait",
     "OffsetsMode",
     "PlanOnly",
+    "PrintAcls",
     "Regex",
     "StartAt",
     "Timeout",
@@ -40,6 +41,9 @@ LinkName = Annotated[
     str | None, typer.Argument(metavar="NAME", help="Name of the link.", autocompletion=completion.links)
 ]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Print what would be done, and change nothing.")]
+PrintAcls = Annotated[
+    bool, typer.Option("--print-acls", help="Print the rights that kmigrate needs, with kafka-acls.sh commands.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return as soon as the intent is written.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.", min=0.0)]

@@ -14,9 +14,12 @@ from rich.console import Group, RenderableType
 from kmigrate import __version__
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
+from kmigrate.cli.base.options import PrintAcls
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.words import Text
-from kmigrate.cli.commands.probes import probe_cluster, probe_settings
+from kmigrate.cli.commands.probes import find_names, probe_cluster, probe_rights, probe_settings
+from kmigrate.cli.process.engine_settings import grant_use
+from kmigrate.cli.views.acls import ClusterAcls, acls_answer
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError, Refused, UsageError
@@ -25,6 +28,7 @@ from kmigrate.kafka_jars.java import find_java
 from kmigrate.net.tasks import together
 from kmigrate.workflow.base.broker_settings import BrokerSettings, compare_settings
 from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
+from kmigrate.workflow.base.rights import Wanted
 
 __all__ = ["app", "doctor", "machine_findings"]
 
@@ -34,11 +38,14 @@ _PACKAGES = ("confluent-kafka", "crc32c", "kio", "numpy", "rich", "tomli", "type
 
 
 @command(app, "doctor", target=False)
-def doctor(call: Call) -> Answer:
+def doctor(call: Call, print_acls: PrintAcls = False) -> Answer:
     """Check this machine and every cluster.
 
-    Python, Java, packages, the configuration, and what each cluster can do; changes nothing.
+    Python, Java, packages, the configuration, what each cluster can do, and which rights kmigrate lacks there; changes
+    nothing. With --print-acls no cluster is asked, and the rights are for all topics and groups.
     """
+    if print_acls:
+        return acls_answer(_acls(call.settings))
     parts: dict[str, list[Finding]] = {"machine": machine_findings()}
     try:
         settings = call.settings
@@ -114,7 +121,7 @@ async def _clusters(settings: Settings) -> dict[str, list[Finding]]:
             parts[f"cluster {name}"] = [refuse(error.ref, re.sub(r"\s+", " ", error.what), error.next_step)]
 
     await together(*map(ask, sorted(settings.clusters)))
-    return dict(sorted(parts.items())) | await _compared(settings)
+    return dict(sorted(parts.items())) | await _compared(settings) | await _rights(settings)
 
 
 async def _compared(settings: Settings) -> dict[str, list[Finding]]:
@@ -136,6 +143,43 @@ async def _compared(settings: Settings) -> dict[str, list[Finding]]:
         for name in sorted(settings.clusters)
         if name != target
     }
+
+
+def _sides(settings: Settings) -> dict[str, str]:
+    """Return each cluster's side: all clusters beside the default target are sources."""
+    target = settings.defaults.target
+    return {name: "target" if name == target else "source" for name in sorted(settings.clusters)}
+
+
+def _acls(settings: Settings) -> list[ClusterAcls]:
+    use = grant_use(settings)
+    return [ClusterAcls(settings.cluster(name), Wanted(side, use=use)) for name, side in _sides(settings).items()]
+
+
+async def _rights(settings: Settings) -> dict[str, list[Finding]]:
+    """Check kmigrate's rights: at a source on all its topics and groups, at the target on those of all sources."""
+    sides, use = _sides(settings), grant_use(settings)
+    if settings.defaults.target not in settings.clusters:
+        return {}
+    wanted: dict[str, Wanted] = {}
+    found: dict[str, list[Finding]] = {}
+
+    async def name_all(name: str) -> None:
+        try:
+            topics, groups = await find_names(settings.cluster(name))
+            wanted[name] = Wanted("source", topics, groups, use)
+        except KmigrateError as error:
+            found[name] = [warn("rights-unknown", f"rights on {name} were not checked: {error.what}", error.next_step)]
+
+    async def ask(name: str) -> None:
+        found[name] = await probe_rights(settings.cluster(name), wanted[name])
+
+    await together(*(name_all(name) for name, side in sides.items() if side == "source"))
+    topics = {topic for each in wanted.values() for topic in each.topics}
+    groups = {group for each in wanted.values() for group in each.groups}
+    wanted[settings.defaults.target] = Wanted("target", sorted(topics), sorted(groups), use)
+    await together(*map(ask, sorted(wanted)))
+    return {f"rights {name}": findings for name, findings in sorted(found.items())}
 
 
 def _differences(source: BrokerSettings | Finding, target: BrokerSettings | Finding) -> list[Finding]:

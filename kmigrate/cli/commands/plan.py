@@ -10,12 +10,13 @@ import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 
 from kmigrate.cli.base.call import Call, command
-from kmigrate.cli.base.options import Link, NewTopics, OffsetsMode, StartAt
+from kmigrate.cli.base.options import Link, NewTopics, OffsetsMode, PrintAcls, StartAt
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.values import start_position
 from kmigrate.cli.base.words import SafeTable, Text
 from kmigrate.cli.commands.target_configs import creation_configs, default_findings
-from kmigrate.cli.process.engine_settings import mirror_settings
+from kmigrate.cli.process.engine_settings import grant_use, mirror_settings
+from kmigrate.cli.views.acls import ClusterAcls, acls_answer
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import figure, full_width, table
 from kmigrate.cluster.brokers import refuse_unreachable_brokers
@@ -33,6 +34,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.base.broker_settings import OF_CLUSTERS, setting_findings
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import AT_THE_TARGET
+from kmigrate.workflow.base.rights import Wanted, rights_findings
 from kmigrate.workflow.status.lags import copied_up_to, padding_left
 
 __all__ = ["TopicForecast", "app", "plan"]
@@ -100,11 +102,13 @@ async def plan(
     offsets: OffsetsMode = "auto",
     rate: Annotated[float, typer.Option("--rate", help="Assumed rate of the copy in MB per second.", min=0.1)] = 50,
     link: Link = None,
+    print_acls: PrintAcls = False,
 ) -> Answer:
     """Print what each topic would get, or what is left of its copy.
 
-    Partitions, replicas, padding, holes, records to copy, time, identical or mapped offsets; changes nothing. The
-    figures of a topic that is mirrored already count only the remaining copy, whatever --from and --offsets say.
+    Partitions, replicas, padding, holes, records to copy, time, identical or mapped offsets, and rights that kmigrate
+    lacks; changes nothing. The figures of a topic that is mirrored already count only the remaining copy, whatever
+    --from and --offsets say. With --print-acls the call prints only the rights for these topics and their groups.
     """
     start = start_position(from_)
     verbs.check_offsets_mode(offsets)
@@ -116,6 +120,15 @@ async def plan(
         names = topics or sorted(name for name in known if not is_internal(name))
         configs = await source_admin.topic_configs([name for name in names if name in known])
         readers = await verbs.unmirrored_readers(connections, source, source_admin)
+        moving = {each.group for each in connections.log.state.groups(record.name)}
+        moving |= {group for name in names for group in readers.get(name, ())}
+        of_source, of_target = (
+            Wanted(side, tuple(names), tuple(sorted(moving)), grant_use(call.settings)) for side in ("source", "target")
+        )
+        if print_acls:
+            sides = (ClusterAcls(source.settings, of_source), ClusterAcls(connections.target.settings, of_target))
+            return acls_answer(sides)
+        rights = [*await rights_findings(source, of_source), *await rights_findings(connections.target, of_target)]
         access = await verbs.access_findings(connections, record, names)
         settings = mirror_settings(call.settings)
         defaults = await default_findings(connections, record, [name for name in names if name in known], settings)
@@ -141,12 +154,13 @@ async def plan(
             "acls": [found.what for found in access],
             "source_defaults": [found.what for found in defaults],
             "broker_settings": [found.what for found in limits],
+            "rights": [found.what for found in rights],
         }
         return Answer(
             json,
             Group(
                 _Forecasts(rows) if rows else Text("the source has no topic"),
-                findings_view([*access, *defaults, *limits]),
+                findings_view([*access, *rights, *defaults, *limits]),
             ),
         )
 

@@ -15,6 +15,7 @@ from kmigrate.cluster.producer_expiration import ONE_AT_A_TIME, short_memory
 from kmigrate.cluster.requests import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.ids import is_internal
+from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import ApiKey, entity
@@ -23,9 +24,10 @@ from kmigrate.state.checks import find_strays
 from kmigrate.state.topics import STATE_TOPIC, check_state_log
 from kmigrate.workflow.base.broker_settings import BrokerSettings, read_settings
 from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
+from kmigrate.workflow.base.rights import Wanted, rights_findings
 from kmigrate.workflow.verbs import state_findings
 
-__all__ = ["ClusterIdentity", "identify_cluster", "probe_cluster", "probe_settings"]
+__all__ = ["ClusterIdentity", "find_names", "identify_cluster", "probe_cluster", "probe_rights", "probe_settings"]
 
 _SECONDS = 12.0
 _STRAYS_S = 4.0
@@ -121,6 +123,24 @@ async def probe_settings(settings: ClusterSettings) -> BrokerSettings:
                 return await read_settings(client, admin)
     except TimeoutError:
         raise Unreachable("cluster-unreachable", f"cluster {settings.name} did not answer") from None
+
+
+async def find_names(settings: ClusterSettings) -> tuple[list[str], list[str]]:
+    """Return the topics and groups of a source that can be mirrored and that kmigrate's principal may see."""
+    async with _within_seconds(settings) as client:
+        topics = [name for name in (await client.refresh()).topics if not is_internal(name)]
+        with Admin(client.settings) as admin:
+            return topics, chosen_groups([NamePattern(".*")], await admin.groups())
+
+
+async def probe_rights(settings: ClusterSettings, wanted: Wanted) -> list[Finding]:
+    """Return which rights kmigrate's principal lacks on a cluster."""
+    try:
+        async with _within_seconds(settings) as client:
+            await client.refresh([])
+            return await rights_findings(client, wanted)
+    except Unreachable as error:
+        return [warn("rights-unknown", f"rights on {settings.name} were not checked: {error.what}", error.next_step)]
 
 
 async def _probe(client: ClusterClient) -> list[Finding]:

@@ -9,11 +9,12 @@ from enum import Flag, auto
 from kmigrate.config.listener_access import access_of
 from kmigrate.config.settings import Settings
 from kmigrate.mirror.settings import DefaultsFrom, HoleFiller, MirrorSettings
+from kmigrate.model.grants import GrantUse
 from kmigrate.model.listener_access import ListenerAccess, check_access
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.router.settings import RouterSettings
 
-__all__ = ["Engine", "mirror_settings", "router_settings"]
+__all__ = ["Engine", "grant_use", "mirror_settings", "router_settings"]
 
 
 class Engine(Flag):
@@ -77,3 +78,10 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         config_exclude=section.config_exclude,
         use_defaults_from=DefaultsFrom(section.use_defaults_from),
     )
+
+
+def grant_use(settings: Settings) -> GrantUse:
+    """Return the settings on which the rights of kmigrate's principal depend."""
+    mirror = settings.mirror
+    by_markers = mirror.hole_filler == HoleFiller.MARKERS
+    return GrantUse(mirror.sync_acls, by_markers, mirror.raise_producer_expiration)

@@ -24,6 +24,7 @@ from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, TopicStat
 __all__ = [
     "COMMANDS",
     "MERGED",
+    "AclCommand",
     "AnsweredCluster",
     "Behind",
     "Bulk",
@@ -74,6 +75,8 @@ __all__ = [
     "MirrorFailed",
     "MirrorSnapshot",
     "Moved",
+    "NeededRight",
+    "NeededRights",
     "NeedsAttention",
     "NotCompared",
     "OneGroup",
@@ -533,10 +536,43 @@ class Forecasts(TypedDict):
     acls: list[str]
     source_defaults: list[str]
     broker_settings: list[str]
+    rights: list[str]
+
+
+class NeededRight(TypedDict):
+    """An operation that kmigrate's principal needs on a cluster."""
+
+    cluster: str
+    side: Literal["source", "target"]
+    principal: str
+    resource: Literal["TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID"]
+    names: list[str]
+    """`*`: all topics, or all groups"""
+    prefixed: bool
+    """true: all names that begin with the given names"""
+    operation: str
+    why: str
+    without: str
+    """effect of the missing right; empty where no migration can do without the right"""
+
+
+class AclCommand(TypedDict):
+    """A command for `kafka-acls.sh`."""
+
+    cluster: str
+    optional: bool
+    command: str
+
+
+class NeededRights(TypedDict):
+    """All rights that kmigrate needs, and the commands that give them (`--print-acls`)."""
+
+    rights: list[NeededRight]
+    commands: list[AclCommand]
 
 
 class Doctor(TypedDict):
-    """Findings by part: machine, configuration, cluster NAME, settings NAME → TARGET."""
+    """Findings by part: machine, configuration, cluster NAME, settings NAME → TARGET, rights NAME."""
 
     ok: bool
 
@@ -1118,8 +1154,8 @@ _PROCESS: tuple[type, ...] = (
 COMMANDS: Mapping[str, tuple[type, ...]] = {
     "init": (Init,),
     "guide": (Guide, GuidedStep),
-    "doctor": (Doctor,),
-    "plan": (Forecasts,),
+    "doctor": (Doctor, NeededRights),
+    "plan": (Forecasts, NeededRights),
     "link create": _CHANGES,
     "link list": (LinkList,),
     "link show": (LinkShow,),

@@ -6,6 +6,7 @@ group_detail  one group: members with their partitions, and the lag of each part
 lags          a lag in a cell
 routers       limits of routers, and clients that are still connected
 plans         plans and findings
+acls          the rights that kmigrate needs, and `kafka-acls.sh` commands
 bulk          a bulk copy
 migration     the report of a judged migration
 """

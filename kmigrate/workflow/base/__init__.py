@@ -9,5 +9,6 @@ bootstraps           the cluster or router that answers at the clients' bootstra
 offset_maps          offset maps for groups, the command line and files outside Kafka
 control_markers      control markers in copies, and their effects for readers
 open_transactions    routed transactions of a promote: they must have ended
+rights               rights of kmigrate's principal, compared with the needed rights
 unit                 topics and groups that are promoted together
 """

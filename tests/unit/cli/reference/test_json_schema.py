@@ -98,7 +98,10 @@ def test_an_output_may_have_several_documents_and_an_end_that_is_no_json() -> No
     check_output(["--version"], "kmigrate 1")
 
 
-@pytest.mark.parametrize("words", [["playbook", "plan", "p.toml"], ["playbook", "run", "p.toml"], ["doctor"]])
+@pytest.mark.parametrize(
+    "words",
+    [["playbook", "plan", "p.toml"], ["playbook", "run", "p.toml"], ["doctor"], ["doctor", "--print-acls"]],
+)
 def test_outputs_that_need_no_cluster_are_valid(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
