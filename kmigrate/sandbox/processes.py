@@ -22,6 +22,9 @@ __all__ = ["BrokerProcess", "ProcessIdentity", "Server", "end_all", "identify", 
 
 _LIFELINE = Path(__file__).with_name("lifeline.py")
 _LOOK_SECONDS = 0.02
+_STOP_SECONDS = 10.0
+_STANDS_STILL = frozenset("TtZX")
+"""States of a thread, in /proc, that runs nothing until a signal continues the thread."""
 
 # Children of this process. A child that ended keeps its id until the child is polled.
 _CHILDREN: list[subprocess.Popen[bytes]] = []
@@ -51,11 +54,16 @@ class ProcessIdentity:
         return _started(self.pid) == self.started
 
     def signal(self, number: int) -> bool:
-        """Send a signal to the process group. Return False, and send nothing, once the process is gone."""
+        """Send a signal to the process group. Return False, and send nothing, once the process is gone.
+
+        SIGSTOP returns when the process stands still: on a busy machine, threads run on for a moment.
+        """
         if not self.alive():
             return False
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
+        if number == signal.SIGSTOP:
+            _wait_until_stopped(self.pid)
         return True
 
 
@@ -129,12 +137,31 @@ def _identity_or_dead(pid: int) -> ProcessIdentity:
     return identify(pid) or ProcessIdentity(pid, "ended at once")
 
 
+def _wait_until_stopped(pid: int) -> None:
+    """Wait until no thread of a process runs any more, where /proc tells the threads' states."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    while _thread_states(pid) - _STANDS_STILL and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _thread_states(pid: int) -> set[str]:
+    states = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # the thread has just ended
+            states.add(_fields(stat)[0])
+    return states
+
+
+def _fields(stat: Path) -> list[str]:
+    """Return the fields after a command's name. The name, in parentheses, may hold spaces."""
+    return stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+
+
 def _started(pid: int) -> str | None:
     stat = Path(f"/proc/{pid}/stat")
     if stat.parent.parent.joinpath("self").exists():
         try:
-            # The command's name, in parentheses, may hold spaces, so the fields after the name are counted.
-            state, *fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            state, *fields = _fields(stat)
         except OSError:
             return None
         return None if state in ("Z", "X") else fields[18]

@@ -24,6 +24,32 @@ def _within(seconds: float, condition: Callable[[], bool]) -> bool:
     return True
 
 
+def test_a_process_with_many_threads_stands_still_once_it_is_stopped(tmp_path: Path) -> None:
+    """Each thread writes the time without end; a thread that runs on would write a later time."""
+    written = tmp_path / "written"
+    program = (
+        "import pathlib, sys, threading, time\n"
+        "def write():\n"
+        "    with open(sys.argv[1], 'a', buffering=1) as sink:\n"
+        "        while True: sink.write(f'{time.monotonic_ns()}\\n')\n"
+        "for _ in range(8): threading.Thread(target=write).start()\n"
+    )
+    running = spawn_detached(
+        [sys.executable, "-c", program, str(written)], log=tmp_path / "log", environment=dict(os.environ)
+    )
+    try:
+        assert _within(20, lambda: written.exists() and written.stat().st_size > 0)
+        for _ in range(5):
+            assert running.signal(signal.SIGSTOP)
+            size = written.stat().st_size
+            time.sleep(0.02)
+            assert written.stat().st_size == size
+            running.signal(signal.SIGCONT)
+            assert _within(20, lambda size=size: written.stat().st_size > size)  # type: ignore[misc]
+    finally:
+        end_all([running])
+
+
 def test_a_recycled_process_id_is_never_signalled(tmp_path: Path) -> None:
     running = spawn_detached(_SLEEP, log=tmp_path / "log", environment=dict(os.environ))
     try:
