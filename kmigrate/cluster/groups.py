@@ -22,7 +22,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 from uuid import NAMESPACE_URL, uuid5
 
 from kmigrate.cluster.admin import GroupMember
@@ -48,8 +48,12 @@ _DESCRIBE_GROUP = entity(ApiKey.DESCRIBE_GROUPS, 0, "request")
 
 async def protocol_type(client: ClusterClient, group: str) -> str:
     """Return a group's protocol type ('': unknown); `connect` and `sr` (Schema Registry) share work, commit nothing."""
-    answer = await client.call(_DESCRIBE_GROUP(groups=(group,)), await client.find_coordinator(group))
-    return str(answer.groups[0].protocol_type)
+
+    async def ask() -> Message:
+        answer = await client.call(_DESCRIBE_GROUP(groups=(group,)), await client.find_coordinator(group))
+        return cast("Message", answer.groups[0])
+
+    return str((await until_answered(client, f"DescribeGroups of group {group}", ask, _unless_unknown)).protocol_type)
 
 
 _DEAD = "Dead"
@@ -70,11 +74,13 @@ async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember,
             found = (await client.call(describe_modern, node)).groups[0]
         return found
 
-    def code(found: Message) -> int:
-        return 0 if found.error_code == Code.GROUP_ID_NOT_FOUND else code_of(found.error_code)
-
-    found = await until_answered(client, f"DescribeGroups of group {group}", ask, code)
+    found = await until_answered(client, f"DescribeGroups of group {group}", ask, _unless_unknown)
     return () if code_of(found.error_code) else tuple(map(_member, found.members))
+
+
+def _unless_unknown(described: Message) -> int:
+    """Return the error of a described group; an unknown group is no error."""
+    return 0 if described.error_code == Code.GROUP_ID_NOT_FOUND else code_of(described.error_code)
 
 
 def _member(described: Any) -> GroupMember:

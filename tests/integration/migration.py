@@ -10,13 +10,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from kmigrate.sandbox.checker import Verdict, check
@@ -29,6 +29,7 @@ from kmigrate.sandbox.topics import create_topics
 from kmigrate.sandbox.traffic import Traffic
 from tests.clusters import running_clusters, source_and_target
 from tests.integration.command_line import Call, program
+from tests.integration.positions import commit_positions
 
 
 @dataclass
@@ -185,19 +186,7 @@ class Migration:
 
         A group that never committed has nothing to carry over.
         """
-        consumer = Consumer({**self.source.client(), "group.id": name})
-
-        def begun() -> bool:
-            # The group is the cluster's first, or some broker does not know the topic yet.
-            with suppress(KafkaException):
-                consumer.commit(offsets=[TopicPartition(topic, 0, 0) for topic in topics], asynchronous=False)
-                return True
-            return False
-
-        try:
-            wait_until(begun, 30, f"group {name} to begin")
-        finally:
-            consumer.close()
+        commit_positions(self.source.client(), name, [TopicPartition(topic, 0, 0) for topic in topics])
 
     def run_clients(self, specs: Iterable[ClientSpec], at: str = "") -> Traffic:
         """Start live clients, at the source unless `at` names another address."""
@@ -270,6 +259,17 @@ def fresh_migration(
             yield run
         finally:
             run.stop()
+
+
+def assert_clean(run: Migration, *topics: str, but_for: str | None = None) -> None:
+    """Check that the verdict is clean; clients may have got errors that end with `but_for`."""
+    verdict = run.judge(*topics)
+    assert verdict.acked > 1000
+    errors = verdict.findings["client_errors"]
+    if but_for is not None and all(text.endswith(but_for) for text in errors.examples):
+        left = replace(errors, count=errors.count - len(errors.examples))
+        verdict = replace(verdict, findings={**verdict.findings, "client_errors": left})
+    assert verdict.clean, f"{verdict.named}\n{run.logs()}"
 
 
 def wait_until(true: Callable[[], Any], seconds: float, what: str | Callable[[], str]) -> Any:

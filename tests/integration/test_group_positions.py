@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.protocol.api import element_type, entity
-from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.codes import Code, code_of
 from kmigrate.sandbox.client_specs import ConsumerSpec, Family
 from kmigrate.sandbox.history import whole_lines
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
@@ -33,6 +33,7 @@ from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.traffic import Traffic
 from tests.clusters import running_clusters
 from tests.integration.migration import Migration
+from tests.integration.positions import commit_positions
 from tests.integration.router_world import World, link_between, quietly, router, settings_of
 from tests.integration.test_metrics import Watched, engine
 
@@ -83,14 +84,8 @@ def _lagging(
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         for done in admin.delete_records(_all(topic, START)).values():
             done.result(20)
-    _commit(source, group, _all(topic, COMMITTED))
+    commit_positions(source.client(), group, _all(topic, COMMITTED))
     return writer.commit_transaction if held_by == "transaction" else lambda: None
-
-
-def _commit(cluster: KafkaCluster, group: str, positions: list[TopicPartition]) -> None:
-    consumer = Consumer({**cluster.client(), "group.id": group})
-    consumer.commit(offsets=positions, asynchronous=False)
-    consumer.close()
 
 
 def _committed(cluster: KafkaCluster, group: str, topic: str) -> list[int]:
@@ -275,6 +270,7 @@ class OldMember:
         asked |= {"session_timeout": timedelta(seconds=30), "rebalance_timeout": timedelta(seconds=10)}
         node = await self.client.find_coordinator(self.group)
         named = await self.client.call(join(member_id="", **asked), node)
+        assert code_of(named.error_code) == Code.MEMBER_ID_REQUIRED, named
         joined = await self.client.call(join(member_id=named.member_id, **asked), node)
         assert code_of(joined.error_code) == 0, joined
         share = element_type(sync, "assignments")(member_id=joined.member_id, assignment=b"")

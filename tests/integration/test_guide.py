@@ -16,6 +16,7 @@ from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
+from tests.integration.positions import commit_positions
 from tests.terminal import CTRL_C, DOWN, ENTER, Person
 
 
@@ -42,7 +43,7 @@ def test_a_person_is_led_from_no_configuration_to_a_promoted_topic(
 ) -> None:
     source, target = pair
     _fill(source, "orders", 100)
-    _commit(source, "billing", "orders", 40)
+    commit_positions(source.client(), "billing", [TopicPartition("orders", 0, 40)])
 
     # Without a word on a terminal the guide opens, and asks for the configuration first.
     person.calls()
@@ -126,17 +127,6 @@ def _fill(cluster: KafkaCluster, topic: str, records: int) -> None:
     for number in range(records):
         producer.produce(topic, b"%d" % number)
     producer.flush()
-
-
-def _commit(cluster: KafkaCluster, group: str, topic: str, offset: int) -> None:
-    consumer = Consumer({**cluster.client(), "group.id": group})
-    for _ in range(50):
-        try:
-            consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-            break
-        except Exception:
-            continue
-    consumer.close()
 
 
 def _end(cluster: KafkaCluster, topic: str) -> int:

@@ -17,6 +17,7 @@ from kmigrate.sandbox.final_read import FinalRecord, read_topic
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.java_clients import SOURCES, JavaProgram, JavaReader
 from tests.integration.migration import Migration, fresh_migration, wait_until
+from tests.integration.positions import commit_positions
 from tests.integration.router_world import Writer, link_between, quietly, router
 
 Names = Callable[[str], str]
@@ -36,12 +37,8 @@ def migration(tmp_path: Path, brokers: int) -> Iterator[Migration]:
 
 def begun(cluster: KafkaCluster, group: str, topic: str, positions: Sequence[int] = (0,) * PARTITIONS) -> None:
     """Make a group without members, with these committed offsets."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
-    try:
-        parts = [TopicPartition(topic, index, position) for index, position in enumerate(positions)]
-        consumer.commit(offsets=parts, asynchronous=False)
-    finally:
-        consumer.close()
+    parts = [TopicPartition(topic, index, position) for index, position in enumerate(positions)]
+    commit_positions(cluster.client(), group, parts)
 
 
 def committed(cluster: KafkaCluster, group: str, topic: str) -> list[int]:

@@ -493,7 +493,9 @@ async def move(world: World, topic: str, to_folder: Path, from_folder: Path) -> 
     of_dir = element_type(request, "dirs")
     of_topic = element_type(of_dir, "topics")
     async with ClusterClient(settings_of("target", world.target.bootstrap)) as client:
-        await client.call(request(dirs=(of_dir(path=str(to_folder), topics=(of_topic(name=topic, partitions=(0,)),)),)))
+        dirs = (of_dir(path=str(to_folder), topics=(of_topic(name=topic, partitions=(0,)),)),)
+        answer = await client.call(request(dirs=dirs))
+        assert [int(part.error_code) for each in answer.results for part in each.partitions] == [0]
     async with asyncio.timeout(20):
         while (from_folder / f"{topic}-0").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -545,7 +547,8 @@ async def set_quota(client: ClusterClient, key: str, rate: float | None, whose: 
     whom, what = element_type(entry, "entity"), element_type(entry, "ops")
     op = what(key=key, value=rate or 0.0, remove=rate is None)
     clients = whom(entity_type="client-id", entity_name=whose)
-    await client.call(request(entries=(entry(entity=(clients,), ops=(op,)),), validate_only=False))
+    answer = await client.call(request(entries=(entry(entity=(clients,), ops=(op,)),), validate_only=False))
+    assert [int(each.error_code) for each in answer.entries] == [0]
 
 
 @pytest.mark.soak

@@ -38,6 +38,7 @@ from tests.integration.mirror_world import (
     settings_of,
     transactions,
 )
+from tests.integration.positions import commit_positions
 from tests.integration.test_mirror_batches import BUSY_CLEANER, wait_until_cleaned
 
 MakeTopic = Callable[..., None]
@@ -251,7 +252,7 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
     gap_from = max(r[0] for r in records if r[0] < 400)
     assert records[-1][0] > 600_000
     for group, position in (("before", records[9][0]), ("inside", gap_from + 5), ("end", records[-1][0] + 1)):
-        commit(source.bootstrap, group, topic, position)
+        commit_positions(source.client(), group, [TopicPartition(topic, 0, position)])
     try:
         run.does("link", "create", "blue", "--source", "source", "--target", "target")
         outlook = run.does("plan", topic)["topics"][0]
@@ -303,8 +304,8 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
     assert {name: (each["sound"], each["positions"]) for name, each in groups.items()} == {
         "before": (True, 1), "inside": (True, 1), "end": (True, 1)
     }  # fmt: skip
-    commit(source.bootstrap, "before", topic, records[12][0])
-    commit(run.target.bootstrap, "end", topic, copies[3][0])
+    commit_positions(source.client(), "before", [TopicPartition(topic, 0, records[12][0])])
+    commit_positions(run.target.client(), "end", [TopicPartition(topic, 0, copies[3][0])])
     found = run.cli("verify", topic)
     assert (found.code, found.told["equal"]) == (4, True)
     groups = {each["group"]: each for each in found.told["groups"]}
@@ -312,12 +313,6 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
     expected = {"topic": topic, "partition": 0, "handed_over": copies[9][0], "now": copies[12][0]}
     assert groups["before"]["findings"] == [{**expected, "fault": "moved on the source"}]
     assert [(f["fault"], f["now"]) for f in groups["end"]["findings"]] == [("rewound", copies[3][0])]
-
-
-def commit(bootstrap: str, group: str, topic: str, position: int) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, 0, position)], asynchronous=False)
-    consumer.close()
 
 
 def next_value(bootstrap: str, group: str, topic: str) -> bytes | None:

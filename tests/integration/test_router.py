@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,13 +24,13 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.groups import protocol_type
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, PartitionBarrier
-from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.topics import STATE_TOPIC
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.controller import Controller
 from tests.fakes.proposals import run_verb
+from tests.integration.connect_workers import joined_by_a_worker
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, ends, link_between, quietly, router, settings_of, values
 
@@ -333,11 +332,7 @@ def test_what_stands_around_a_group_that_follows_sees_it_at_the_router(
 
     async def worker_groups(bootstrap: str) -> list[str]:
         async with ClusterClient(settings_of("router", bootstrap)) as client:
-            join = entity(11, 0, "request")
-            protocol = element_type(join, "protocols")(name="sessioned", metadata=b"")
-            said = {"group_id": workers, "member_id": "", "protocol_type": "connect", "protocols": (protocol,)}
-            asked = join(session_timeout=timedelta(seconds=10), **said)
-            await client.call(asked, await client.find_coordinator(workers))
+            await joined_by_a_worker(client, workers)
         found = []
         for cluster in (source, target):
             async with ClusterClient(settings_of("cluster", cluster.bootstrap)) as client:

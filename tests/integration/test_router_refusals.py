@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.positions import commit_positions
 from tests.integration.router_world import Writer, link_between, quietly, router
 
 Names = Callable[[str], str]
@@ -116,9 +117,7 @@ def test_who_reads_partitions_of_its_choice_waits_for_the_positions_of_a_held_gr
         return made
 
     async def scenario() -> None:
-        direct = reader(target.bootstrap)
-        direct.commit(offsets=[TopicPartition(topic, 0, 30)], asynchronous=False)
-        direct.close()
+        await quietly(commit_positions, target.client(), group, [TopicPartition(topic, 0, 30)])
         async with link_between(source, target, unique_name("link")) as world:
             await world.put_group(group, GroupPhase.MIRRORED)
             with router("r1", target) as running:

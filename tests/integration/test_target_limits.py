@@ -27,6 +27,7 @@ from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
 from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
+from tests.integration.positions import commit_positions
 
 pytestmark = pytest.mark.timeout(240)
 LIMITS = {
@@ -228,17 +229,7 @@ def test_doctor_and_plan_compare_the_brokers_settings(migration: Migration) -> N
 
 def test_metadata_that_the_target_does_not_take_is_named_before_the_promote(migration: Migration) -> None:
     run = migration
-    consumer = Consumer({**run.source.client(), "group.id": "talkers"})
-    long = TopicPartition("orders", 0, 0, "m" * 200)
-
-    def committed() -> bool:
-        with suppress(KafkaException):
-            consumer.commit(offsets=[long], asynchronous=False)
-            return True
-        return False
-
-    wait_until(committed, 30, "the commit")
-    consumer.close()
+    commit_positions(run.source.client(), "talkers", [TopicPartition("orders", 0, 0, "m" * 200)])
     assert "commit-metadata-too-large" in refs(run.does("group", "mirror", "talkers", "--mode", "hold"))
     refused = run.cli("group", "promote", "talkers", "--plan")
     assert (refused.code, refused.told["error"]) == (3, "commit-metadata-too-large")

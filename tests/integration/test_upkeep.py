@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -43,6 +43,7 @@ from tests.integration.mirror_world import (
     produce,
     settings_of,
 )
+from tests.integration.positions import commit_positions
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -213,7 +214,7 @@ def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is
             for topic in (second, ours, kept_out, f"{stem}-c.internal"):
                 make_topic(source, topic)
             produce(source.bootstrap, second, 50)
-            commit(source.bootstrap, group, second)
+            commit_positions(source.client(), group, [TopicPartition(second, 0, 1)])
             await world.in_phase(second, TopicPhase.MIRRORING)
             await world.caught_up(second)
             assert_identical(world, second, at_least=50)
@@ -282,12 +283,6 @@ def upkeep_problem(world: World, topic: str) -> str:
 
 def mirrors(world: World) -> list[MirrorPresence]:
     return [m for m in world.log.alive(MirrorPresence) if m.active and m.link == world.link]
-
-
-def commit(bootstrap: str, group: str, topic: str) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
-    consumer.close()
 
 
 SECURED = {
@@ -368,7 +363,7 @@ def test_readers_get_their_rules_at_once_and_writers_theirs_with_the_topics_conf
     set_broker_default(source, "log.retention.bytes", "1000000000")
     set_broker_default(source, "log.cleaner.delete.retention.ms", "3600000")
     produce(source.bootstrap, "orders-1", 100)
-    commit(source.bootstrap, "readers", "orders-1")
+    commit_positions(source.client(), "readers", [TopicPartition("orders-1", 0, 1)])
     reader, late = rule("reader", "READ", "orders-1"), rule("late", "READ", "orders-1")
     create_rules(
         source,

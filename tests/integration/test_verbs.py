@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,13 +29,14 @@ from kmigrate.model.records import (
     topic_key,
 )
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.snapshot import snapshot
 from tests.clusters import running_clusters, source_and_target
 from tests.fakes.proposals import run_verb
+from tests.integration.connect_workers import joined_by_a_worker
+from tests.integration.positions import commit_positions
 
 
 def settings(name: str, bootstrap: str) -> ClusterSettings:
@@ -287,9 +287,7 @@ def test_an_empty_target_topic_that_a_group_reads_is_refused_or_made_anew_by_nam
         make(pair[0], topic, records=3)
         make(pair[1], topic)
     positions = [TopicPartition("read-there", 0, 0)]
-    reader = Consumer({"bootstrap.servers": pair[1].bootstrap, "group.id": "early"})
-    reader.commit(offsets=positions, asynchronous=False)
-    reader.close()
+    commit_positions(pair[1].client(), "early", positions)
     member = Consumer({"bootstrap.servers": pair[1].bootstrap, "group.id": "early-member"})
     member.subscribe(["read-there"])
     while not member.assignment():
@@ -338,21 +336,10 @@ def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
 
 def test_a_group_of_workers_is_refused_as_what_it_is(pair: Any) -> None:
     """librdkafka lists only consumer groups, but workers of Connect and the like form groups, too."""
-    join = entity(11, 0, "request")
 
     async def mirror_workers(connections: Connections) -> Any:
         async with ClusterClient(settings("source", pair[0].bootstrap)) as source:
-            protocol = element_type(join, "protocols")(name="sessioned", metadata=b"")
-            await source.call(
-                join(
-                    group_id="workers",
-                    session_timeout=timedelta(seconds=10),
-                    member_id="",
-                    protocol_type="connect",
-                    protocols=(protocol,),
-                ),
-                await source.find_coordinator("workers"),
-            )
+            await joined_by_a_worker(source, "workers")
             return await run_verb(verbs.mirror_groups(connections, "l", ["workers"]))
 
     error = refusal(pair, mirror_workers)
@@ -362,9 +349,7 @@ def test_a_group_of_workers_is_refused_as_what_it_is(pair: Any) -> None:
 
 def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> None:
     make(pair[0], "early", records=3)
-    reader = Consumer({"bootstrap.servers": pair[0].bootstrap, "group.id": "early-readers"})
-    reader.commit(offsets=[TopicPartition("early", 0, 2)], asynchronous=False)
-    reader.close()
+    commit_positions(pair[0].client(), "early-readers", [TopicPartition("early", 0, 2)])
 
     async def act(connections: Connections) -> Any:
         record = TopicRecord("l", "early", TopicPhase.ALIGNING, 1, partitions=1)
@@ -490,9 +475,7 @@ def test_status_says_unknown_where_a_source_does_not_answer(pair: Any) -> None:
 def test_a_shells_completion_offers_the_names_of_both_clusters(pair: Any, tmp_path: Path) -> None:
     make(pair[0], "offered-new", records=1)
     make(pair[0], "offered-known")
-    with_group = Consumer({"bootstrap.servers": pair[0].bootstrap, "group.id": "offered-group"})
-    with_group.commit(offsets=[TopicPartition("offered-new", 0, 1)], asynchronous=False)
-    with_group.close()
+    commit_positions(pair[0].client(), "offered-group", [TopicPartition("offered-new", 0, 1)])
 
     async def mirror(connections: Connections) -> None:
         await run_verb(verbs.mirror_topics(connections, "l", ["offered-known"], "earliest", "auto"))

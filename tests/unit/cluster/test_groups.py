@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cluster.groups import PlaceholderMember, is_mixed, placeholder_id
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.groups import PlaceholderMember, is_mixed, placeholder_id, protocol_type
 from kmigrate.errors import Unreachable
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import answer_type, blank, element_type, field_type
+from kmigrate.protocol.codes import Code
 
 
 class Broker:
@@ -81,3 +84,29 @@ def test_what_cannot_be_had_is_done_without() -> None:
     old.away = True
     asyncio.run(PlaceholderMember(old, "g").take())
     asyncio.run(PlaceholderMember(old, "g").leave())
+
+
+class Describer(ClusterClient):
+    """A coordinator that describes any group as one of workers, and answers each request with the next code."""
+
+    def __init__(self, *codes: int) -> None:
+        super().__init__(ClusterSettings("source", ()))
+        self.codes = list(codes)
+
+    async def find_coordinator(self, key: str, *, kind: int = 0) -> int:
+        return 3
+
+    async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
+        kind, code = answer_type(type(request)), self.codes.pop(0)
+        group = blank(element_type(kind, "groups"), error_code=code, protocol_type="" if code else "connect")
+        return blank(kind, groups=(group,))
+
+
+def test_a_coordinator_that_loads_is_asked_again_for_a_groups_type() -> None:
+    loading = Describer(Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NOT_COORDINATOR, 0)
+    assert asyncio.run(protocol_type(loading, "g")) == "connect"
+    assert loading.codes == []
+
+
+def test_a_group_that_nobody_knows_has_no_type() -> None:
+    assert asyncio.run(protocol_type(Describer(Code.GROUP_ID_NOT_FOUND), "g")) == ""

@@ -1,0 +1,33 @@
+"""Committed positions of groups without members."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+__all__ = ["commit_positions"]
+
+_SECONDS = 30.0
+
+
+def commit_positions(settings: Mapping[str, str], group: str, positions: Sequence[TopicPartition]) -> None:
+    """Commit positions, and repeat the commit while the coordinator is not ready or a broker does not know the topic.
+
+    A cluster's first group waits for the topic of committed offsets.
+    """
+    consumer = Consumer({**settings, "group.id": group})
+    deadline = time.monotonic() + _SECONDS
+    try:
+        while True:
+            try:
+                consumer.commit(offsets=list(positions), asynchronous=False)
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+    finally:
+        consumer.close()
