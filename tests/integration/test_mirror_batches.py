@@ -319,9 +319,9 @@ def test_a_live_cleaner_under_two_mirrors_loses_doubles_and_shifts_nothing(
                 writer.start()
                 try:
                     for stopped in (first, second, first):
-                        await asyncio.sleep(1)
+                        await asyncio.sleep(0.5)
                         stopped.send_signal(signal.SIGSTOP)
-                        await asyncio.sleep(4)
+                        await asyncio.sleep(2.5)  # This is longer than a lease.
                         stopped.send_signal(signal.SIGCONT)
                     first.kill()
                 finally:

@@ -1,4 +1,4 @@
-"""Each kind of fault, alone among 200,000 records, is found and named exactly; `make soak-parity` plants all together.
+"""Each kind of fault, alone among 80,000 records, is found and named exactly; `make soak-parity` plants all together.
 
 A topic's two logs consist of the same batches, which librdkafka wrote once. Where a fault is planted, librdkafka writes
 the records anew.
@@ -31,7 +31,7 @@ from tests.soak.planted import KINDS, Planting, make_topic, plant, write, write_
 # The first test takes the time for two clusters, a Spark session, all logs and their comparison.
 pytestmark = pytest.mark.timeout(240)
 
-PARTITIONS, RECORDS = 2, 100_000
+PARTITIONS, RECORDS = 2, 40_000
 RUN = uuid4().hex[:8]
 SOUND = "sound"
 
@@ -130,7 +130,7 @@ def report(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_alone_among_200_000_records_is_the_only_one_and_named_exactly(
+def test_a_fault_alone_among_80_000_records_is_the_only_one_and_named_exactly(
     kind: str, report: ParityReport, plantings: dict[str, Planting]
 ) -> None:
     (row,) = [each for each in report.topics if each.topic == topic_of(kind)]

@@ -14,6 +14,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions, write_positions
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.net import retry
 from kmigrate.protocol.api import answer_type, blank, element_type
 from kmigrate.protocol.codes import Code
 
@@ -109,7 +110,8 @@ def test_a_connection_that_is_lost_behind_the_word_is_opened_before_it_is_asked_
 
 def test_a_connection_that_is_lost_again_and_again_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(committed_offsets, "monotonic", lambda: now[0])
+    for module in (committed_offsets, retry):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
     client = Coordinator([0])
 
     async def lost_each_time() -> None:
