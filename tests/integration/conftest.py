@@ -17,6 +17,7 @@ from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, keep_classes
 from tests.conftest import Pair
 from tests.integration.migration import Migration
+from tests.integration.router_world import links_gone
 from tests.integration.secure_world import SecurePair, secure_pair
 
 if TYPE_CHECKING:
@@ -32,12 +33,17 @@ def _brokers_start_fast() -> None:
 
 @pytest.fixture
 def migration3(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
-    """A migration on the clusters of three brokers."""
-    run = Migration(clusters3.source, clusters3.target, tmp_path / "run")
+    """A migration on the clusters of three brokers.
+
+    Six brokers are slow on a busy machine, so a fence gets more time. The next test's mirror finds no links.
+    """
+    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 1.0\n"
+    run = Migration(clusters3.source, clusters3.target, tmp_path / "run", settings)
     try:
         yield run
     finally:
         run.stop()
+    asyncio.run(links_gone(clusters3.target))
 
 
 @pytest.fixture(scope="session")

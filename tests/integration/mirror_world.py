@@ -37,6 +37,7 @@ from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.log import StateLog
 from kmigrate.state.topics import ensure_state_log
 from tests.integration.command_line import program
+from tests.integration.router_world import world_gone
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,6 +115,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def link_between(source: KafkaCluster, target: KafkaCluster, link: str) -> AsyncIterator[World]:
+    """Make a link; after a block that succeeds, delete the records of the link and of routers from the state log."""
     settings = settings_of("target", target.bootstrap)
     async with ClusterClient(settings) as client:
         await ensure_state_log(client, Admin(settings))
@@ -128,6 +130,7 @@ async def link_between(source: KafkaCluster, target: KafkaCluster, link: str) ->
                 )
             )
             yield World(link, source, target, log)
+            await world_gone(log, link, routers=True)
 
 
 @contextlib.asynccontextmanager

@@ -43,8 +43,8 @@ _Told = TypeVar("_Told")
 
 
 def settings_of(name: str, bootstrap: str) -> ClusterSettings:
-    host, port = bootstrap.rsplit(":", 1)
-    return ClusterSettings(name, ((host, int(port)),))
+    pairs = (address.rsplit(":", 1) for address in bootstrap.split(","))
+    return ClusterSettings(name, tuple((host, int(port)) for host, port in pairs))
 
 
 @dataclass
@@ -237,6 +237,13 @@ async def world_gone(log: StateLog, link: str, *, routers: bool) -> None:
     gone = [k for k in log.state.records if k.split("/")[1] == link or k.startswith(of_routers)]
     for key in gone:
         await log.append(lambda state, key=key: (key, None) if key in state.records else None)  # type: ignore[misc]
+
+
+async def links_gone(target: KafkaCluster, *links: str) -> None:
+    """Delete the records of these links, or of all links, and of all routers from a target's state log."""
+    async with ClusterClient(settings_of("target", target.bootstrap)) as client, StateLog(client) as log:
+        for link in links or [each.name for each in log.state.links()]:
+            await world_gone(log, link, routers=True)
 
 
 @dataclass

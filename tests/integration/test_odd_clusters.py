@@ -13,11 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.sandbox.kafka import SOURCE_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.bootstraps import Leads, ask_bootstraps
 from tests.integration.migration import Migration
 from tests.integration.router_process import cluster_settings
-from tests.integration.router_world import world_gone
+from tests.integration.router_world import links_gone
 
 NOWHERE = "broker.nowhere.invalid"
 
@@ -54,12 +53,7 @@ def link(target: KafkaCluster, unique_name: Callable[[str], str]) -> Iterator[st
     """
     name = unique_name("link")
     yield name
-
-    async def forget() -> None:
-        async with ClusterClient(cluster_settings("target", target.bootstrap)) as client, StateLog(client) as log:
-            await world_gone(log, name, routers=False)
-
-    asyncio.run(forget())
+    asyncio.run(links_gone(target, name))
 
 
 def test_two_clusters_with_one_cluster_id_are_told_apart(
