@@ -8,23 +8,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from tests.emptied import KEPT
 
-__all__ = ["running_clusters", "source_and_target"]
+__all__ = ["running_clusters", "source_and_target", "start_once"]
 
 
 @contextmanager
 def running_clusters(root: Path, *specs: ClusterSpec) -> Iterator[list[KafkaCluster]]:
-    """Yield a ready cluster for each spec, in that order."""
+    """Yield a ready and empty cluster for each spec, in that order."""
     with ThreadPoolExecutor() as threads:
-        clusters = list(threads.map(lambda spec: KafkaCluster.create(spec, root), specs))
+        clusters = list(threads.map(lambda spec: KEPT.take(spec, root), specs))
     try:
         with ThreadPoolExecutor() as threads:
-            list(threads.map(KafkaCluster.start, clusters))
+            list(threads.map(start_once, clusters))
             list(threads.map(KafkaCluster.wait_ready, clusters))
         yield clusters
     finally:
-        for cluster in clusters:
-            cluster.stop()
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(KEPT.give_back, clusters))
+
+
+def start_once(cluster: KafkaCluster) -> None:
+    """Start a cluster that no test has used before."""
+    if not any(broker.alive for broker in cluster.brokers.values()):
+        cluster.start()
 
 
 def source_and_target(

@@ -24,10 +24,11 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.ports import port_range
 from kmigrate.sandbox.topics import create_topics
-from tests.clusters import running_clusters, source_and_target
+from tests.clusters import running_clusters, source_and_target, start_once
+from tests.emptied import KEPT
 from tests.provoked import PROVOKED, faults_of_all_tests, record
 
 
@@ -97,22 +98,31 @@ _ASIDE = (
     "aligning",
     "bulk",
     "cli_sandbox",
+    "kept_clusters",
     "mirror_attacks",
     "mirror_batches",
+    "mirror_fa",
+    "mirror_soak",
     "odd_clusters",
     "odd_logs",
     "offset_map",
     "old_sources",
     "parity",
+    "router_leaders",
+    "router_standstill",
     "sandbox",
     "security",
+    "slow_follower",
     "spark",
     "state_log",
     "stray_records",
     "upkeep",
     "verify",
 )
-"""Tests of Spark, of logs that exist before the copy, of rights, and of brokers alone: these may take any time."""
+"""Tests that may take any time: of Spark, of logs that exist before the copy, of rights, of brokers alone.
+
+All tests on clusters of three brokers are here, so a single process starts these clusters.
+"""
 _FILES_ASIDE = tuple(f"tests/integration/test_{name}" for name in _ASIDE)
 
 
@@ -164,6 +174,13 @@ def _is_whole(config: pytest.Config) -> bool:
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(given)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _clusters_are_kept() -> Iterator[None]:
+    """Emptied clusters wait for the next test that needs a plain cluster of its own."""
+    with KEPT.kept():
+        yield
+
+
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[Pair]:
     """Yield clusters of one broker a side, shared by all tests: use your own topics, groups, transactional ids."""
@@ -200,20 +217,23 @@ def target(clusters: Pair) -> KafkaCluster:
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Callable[..., KafkaCluster]]:
-    """Yield `own_cluster(version=…, brokers=…, config={…})`, which starts a cluster for this test alone."""
+    """Yield `own_cluster(version=…, brokers=…, config={…})`, which makes a cluster for this test alone."""
     started: list[KafkaCluster] = []
 
     def start(version: str = TARGET_VERSION, brokers: int = 1, config: dict[str, str] | None = None) -> KafkaCluster:
-        name = f"own{len(started)}"
-        cluster = KafkaCluster.create(ClusterSpec(name, version, brokers, config or {}), tmp_path)
+        sides = {SOURCE_VERSION: "source", TARGET_VERSION: "target"}
+        name = sides.get(version, "")
+        if not name or name in {each.spec.name for each in started}:
+            name = f"own{len(started)}"
+        cluster = KEPT.take(ClusterSpec(name, version, brokers, config or {}), tmp_path)
         started.append(cluster)
-        cluster.start()
+        start_once(cluster)
         cluster.wait_ready()
         return cluster
 
     yield start
     for cluster in started:
-        cluster.stop()
+        KEPT.give_back(cluster)
 
 
 @pytest.fixture(scope="session")
