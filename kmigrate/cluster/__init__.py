@@ -13,7 +13,8 @@ log_probes           the newest batch of each producer, a certain batch, the nex
 producer_expiration  how long brokers remember producers, and the cost of a longer memory
 
 transactions       open transactions, and requests to the coordinator of a transactional id
-groups             protocol type, members and placeholder members of groups
+coordinators       requests about many groups, each to the coordinator of hundreds of them
+groups             protocol type, members, assignments and placeholder members of groups
 committed_offsets  committed offsets
 
 admin   topics, configs, groups and ACLs by librdkafka

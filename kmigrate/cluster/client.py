@@ -333,14 +333,23 @@ class ClusterClient:
         replica_id: int = HIGH_WATERMARK,
         read_committed: bool = False,
         purpose: str = "control",
+        partly: bool = False,
     ) -> dict[Key, LogOffset]:
-        """Return offsets of LATEST (high watermark; log end if `replica_id=LOG_END`: V1), EARLIEST or ms timestamps."""
+        """Return offsets of LATEST (high watermark; log end if `replica_id=LOG_END`: V1), EARLIEST or ms timestamps.
+
+        `partly`: partitions of a silent leader have the answer of partitions without a leader; else Unreachable.
+        """
 
         async def ask(node: int, keys: Sequence[Key]) -> Mapping[Key, LogOffset]:
             question = {key: wanted[key] for key in keys}
-            return await self.list_offsets_at(
-                node, question, replica_id=replica_id, read_committed=read_committed, purpose=purpose
-            )
+            try:
+                return await self.list_offsets_at(
+                    node, question, replica_id=replica_id, read_committed=read_committed, purpose=purpose
+                )
+            except Unreachable:
+                if not partly:
+                    raise
+                return {}
 
         return {**dict.fromkeys(wanted, NO_LEADER), **await self._ask_leaders(wanted, ask)}
 

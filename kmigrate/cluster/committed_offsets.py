@@ -6,21 +6,24 @@ string. Besides, confluent-kafka reads a metadata string only up to the first ze
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kmigrate.cluster.client import ClusterClient, until_answered
+from kmigrate.cluster.client import ClusterClient, api_versions, until_answered
+from kmigrate.cluster.coordinators import Answers, ask_coordinators, one_by_one
 from kmigrate.cluster.requests import Key, partitions_of, topics_of
-from kmigrate.errors import Unreachable
+from kmigrate.errors import Failed, Unreachable
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
-from kmigrate.protocol.api import ApiKey, Message, entity
+from kmigrate.protocol.api import ApiKey, Message, element_type, entity
 from kmigrate.protocol.codes import Code, code_of, row
 
-__all__ = ["CommittedOffset", "read_positions", "write_positions"]
+__all__ = ["Committed", "CommittedOffset", "read_all_positions", "read_positions", "write_positions"]
 
 _COMMIT = entity(ApiKey.OFFSET_COMMIT, 8, "request")
 _FETCH = entity(ApiKey.OFFSET_FETCH, 7, "request")
+_FETCH_MANY = entity(ApiKey.OFFSET_FETCH, 8, "request")
+"""The first version that takes many groups (KIP-709)."""
 _ELSEWHERE = frozenset({Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE})
 _PAUSE_S = 0.1
 _FRESH_S = 1.5
@@ -33,6 +36,10 @@ class CommittedOffset:
 
     offset: int
     metadata: str
+
+
+Committed = dict[Key, CommittedOffset]
+"""The committed offsets of a group, by topic and partition."""
 
 
 async def write_positions(
@@ -80,7 +87,7 @@ async def write_positions(
 
 async def read_positions(
     client: ClusterClient, group: str, timeout: float | None = None, *, stable: bool = True
-) -> dict[Key, CommittedOffset]:
+) -> Committed:
     """Return a group's committed offsets of every visible topic; an unknown group has none.
 
     With `stable`, wait until no transaction has pending offsets (C12), for `timeout` s or a request's usual time.
@@ -90,11 +97,42 @@ async def read_positions(
     async def ask() -> Message:
         return await client.call(request, await client.find_coordinator(group))
 
-    def code(answer: Message) -> int:
-        parts = (part for _, part in partitions_of(answer))
-        return next(filter(None, (code_of(each.error_code) for each in (answer, *parts))), 0)
+    answer = await until_answered(client, f"OffsetFetch of group {group}", ask, _code, within_s=timeout)
+    return _committed(answer)
 
-    answer = await until_answered(client, f"OffsetFetch of group {group}", ask, code, within_s=timeout)
+
+async def read_all_positions(client: ClusterClient, groups: Iterable[str]) -> dict[str, Committed | Failed]:
+    """Return the committed offsets of each group, without those that open transactions have pending."""
+    many = element_type(_FETCH_MANY, "groups")
+    newest: dict[int, int] = {}
+
+    async def ask(node: int, asked: Sequence[str]) -> Answers[Committed]:
+        if node not in newest:
+            newest[node] = (await api_versions(client, node)).get(ApiKey.OFFSET_FETCH, 0)
+        if newest[node] < _FETCH_MANY.__version__:
+            return await one_by_one(asked, lambda group: alone(node, group))
+        named = tuple(many(group_id=group, topics=None) for group in asked)
+        answer = await client.call(_FETCH_MANY(groups=named, require_stable=False), node)
+        return {str(each.group_id): _outcome(each) for each in answer.groups}
+
+    async def alone(node: int, group: str) -> tuple[int, Committed | None]:
+        return _outcome(await client.call(_FETCH(group_id=group, topics=None, require_stable=False), node))
+
+    return await ask_coordinators(client, groups, ask, what="OffsetFetch")
+
+
+def _outcome(answer: Message) -> tuple[int, Committed | None]:
+    code = _code(answer)
+    return code, None if code else _committed(answer)
+
+
+def _code(answer: Message) -> int:
+    """Return the first error of a group's answer, or of a partition in the answer."""
+    parts = (part for _, part in partitions_of(answer))
+    return next(filter(None, (code_of(each.error_code) for each in (answer, *parts))), 0)
+
+
+def _committed(answer: Message) -> Committed:
     return {
         key: CommittedOffset(int(part.committed_offset), part.metadata or "")
         for key, part in partitions_of(answer)

@@ -1,6 +1,7 @@
-"""Groups over the wire: protocol type, members, and two placeholder members.
+"""Groups over the wire: protocol type, members and assignments, and two placeholder members.
 
-librdkafka neither lists nor describes a group with another protocol type than `consumer`, such as a held group.
+librdkafka neither lists nor describes a group with another protocol type than `consumer`, such as a held group, and
+sends a request per group.
 
 `GroupHold` keeps every other member out of a promoted group at its source:
 A  The placeholder's protocol type is not `consumer`. While the placeholder is a member, the coordinator refuses all
@@ -20,21 +21,25 @@ of both protocols without an error.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 from uuid import NAMESPACE_URL, uuid5
 
-from kmigrate.cluster.admin import GroupMember
+from kmigrate.cluster.admin import GroupMember, GroupState
 from kmigrate.cluster.client import ClusterClient, api_versions, until_answered
-from kmigrate.errors import KmigrateError
+from kmigrate.cluster.coordinators import Answers, ask_coordinators
+from kmigrate.errors import Failed, KmigrateError, ProtocolViolation
 from kmigrate.protocol.api import ApiKey, Message, element_type, entity
 from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.reader import Reader
 
 __all__ = [
     "CONSUMERS",
     "GroupHold",
     "PlaceholderMember",
+    "describe_groups",
     "group_members",
     "is_mixed",
     "placeholder_id",
@@ -44,6 +49,8 @@ __all__ = [
 
 CONSUMERS = "consumer"
 _DESCRIBE_GROUP = entity(ApiKey.DESCRIBE_GROUPS, 0, "request")
+_DESCRIBE_GROUPS = entity(ApiKey.DESCRIBE_GROUPS, 1, "request")
+_DESCRIBE_MODERN = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, "request")
 
 
 async def protocol_type(client: ClusterClient, group: str) -> str:
@@ -61,10 +68,8 @@ _DEAD = "Dead"
 
 async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember, ...]:
     """Return the live members of a group of either protocol, none if unknown; raise BrokerRefused or Unreachable."""
-    describe = entity(ApiKey.DESCRIBE_GROUPS, 1, "request")(groups=(group,))
-    describe_modern = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, "request")(
-        group_ids=(group,), include_authorized_operations=False
-    )
+    describe = _DESCRIBE_GROUPS(groups=(group,))
+    describe_modern = _DESCRIBE_MODERN(group_ids=(group,), include_authorized_operations=False)
 
     async def ask() -> Message:
         node = await client.find_coordinator(group)
@@ -81,6 +86,86 @@ async def group_members(client: ClusterClient, group: str) -> tuple[GroupMember,
 def _unless_unknown(described: Message) -> int:
     """Return the error of a described group; an unknown group is no error."""
     return 0 if described.error_code == Code.GROUP_ID_NOT_FOUND else code_of(described.error_code)
+
+
+async def describe_groups(client: ClusterClient, groups: Iterable[str]) -> dict[str, GroupState | Failed]:
+    """Describe groups of both protocols, hundreds with a request; an unknown group is `dead` and has no members."""
+    modern: dict[int, bool] = {}
+
+    async def ask(node: int, asked: Sequence[str]) -> Answers[GroupState]:
+        answer = await client.call(_DESCRIBE_GROUPS(groups=tuple(asked)), node)
+        found = {str(each.group_id): _described(each, _classic(each)) for each in answer.groups}
+        dead = [group for group, (_, state) in found.items() if state is not None and state.state == _DEAD.lower()]
+        if dead and node not in modern:
+            modern[node] = ApiKey.CONSUMER_GROUP_DESCRIBE in await api_versions(client, node)
+        if dead and modern[node]:
+            request = _DESCRIBE_MODERN(group_ids=tuple(dead), include_authorized_operations=False)
+            answer = await client.call(request, node)
+            found |= {str(each.group_id): _described(each, _modern(each)) for each in answer.groups}
+        return found
+
+    return await ask_coordinators(client, groups, ask, what="DescribeGroups")
+
+
+_STATES = {"PreparingRebalance": "preparing_rebalancing", "CompletingRebalance": "completing_rebalancing"}
+"""Names of states that librdkafka spells in another way than brokers."""
+_Assignments = dict[str, tuple[tuple[str, int], ...]]
+
+
+def _described(answer: Message, state: GroupState) -> tuple[int, GroupState | None]:
+    """Return the error and the state of a group; the new protocol has an error for a group that is unknown."""
+    if answer.error_code == Code.GROUP_ID_NOT_FOUND:
+        return 0, GroupState(state.group, _DEAD.lower(), "unknown", ())
+    code = code_of(answer.error_code)
+    return code, None if code else state
+
+
+def _classic(answer: Message) -> GroupState:
+    reads = answer.protocol_type == CONSUMERS
+    assigned = {str(m.member_id): _assignment(m.member_assignment) for m in answer.members} if reads else {}
+    return _state(answer, "classic", assigned, assigned)
+
+
+def _modern(answer: Message) -> GroupState:
+    assigned = {str(m.member_id): _partitions(m.assignment) for m in answer.members}
+    wanted = {str(m.member_id): _partitions(m.target_assignment) for m in answer.members}
+    return _state(answer, "consumer", assigned, wanted)
+
+
+def _state(answer: Message, kind: str, assigned: _Assignments, wanted: _Assignments) -> GroupState:
+    """Return the state of a group; `wanted` are the assignments that the coordinator is about to make (KIP-848)."""
+    name = str(answer.group_state)
+    return GroupState(
+        str(answer.group_id),
+        _STATES.get(name, name.lower()),
+        kind,
+        tuple(map(_member, answer.members)),
+        frozenset(topic for of in (assigned, wanted) for parts in of.values() for topic, _ in parts),
+        assigned,
+    )
+
+
+def _assignment(data: bytes) -> tuple[tuple[str, int], ...]:
+    """Return the partitions of a classic consumer's assignment, which its group's leader wrote; nothing if malformed.
+
+    version i16 | [ topic, [ partition i32 ] ] | user data
+    """
+    if not data:
+        return ()
+    read = Reader(data, 2, flexible=False)
+    parts: list[tuple[str, int]] = []
+    try:
+        for _ in range(read.length()):
+            topic = read.string() or ""
+            parts += [(topic, number) for number in read.unpack(struct.Struct(f">{read.length()}i"))]
+    except (struct.error, IndexError, ValueError, ProtocolViolation):
+        return ()
+    return tuple(sorted(parts))
+
+
+def _partitions(assignment: Message) -> tuple[tuple[str, int], ...]:
+    each = ((str(topic.topic_name), topic.partitions) for topic in assignment.topic_partitions)
+    return tuple(sorted((topic, int(number)) for topic, numbers in each for number in numbers))
 
 
 def _member(described: Any) -> GroupMember:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kmigrate.cluster.admin import GroupMember
-from kmigrate.cluster.committed_offsets import CommittedOffset
+from kmigrate.cluster.admin import GroupMember, GroupState
+from kmigrate.cluster.committed_offsets import Committed, CommittedOffset
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.record_json import Record
@@ -64,14 +64,13 @@ class Connections:
     async def source(self, _: LinkRecord) -> tuple[Any, Any]:
         return None, None
 
-    async def members(self, _: Any, group: str) -> tuple[GroupMember, ...]:
-        """Return a group's members on the source."""
-        return self.on_source.get(group, ())
+    async def members(self, _: Any, groups: Iterable[str]) -> dict[str, GroupState]:
+        """Describe groups with their members on the source."""
+        return {group: GroupState(group, "stable", "classic", self.on_source.get(group, ())) for group in groups}
 
-    async def committed(self, _: Any, group: str, *, stable: bool) -> dict[tuple[str, int], CommittedOffset]:
-        """Return a group's committed offsets on the source."""
-        assert not stable, "an open transaction does not delay a finish"
-        return self.positions.get(group, {})
+    async def committed(self, _: Any, groups: Iterable[str]) -> dict[str, Committed]:
+        """Return the committed offsets of groups on the source."""
+        return {group: self.positions.get(group, {}) for group in groups}
 
     async def ask(self, _: Any, addresses: Any) -> list[Bootstrap]:
         self.addresses = list(addresses)
@@ -86,8 +85,8 @@ class Connections:
     def asking(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(finish, "ask_bootstraps", self.ask)
-            patch.setattr(misplaced, "group_members", self.members)
-            patch.setattr(misplaced, "read_positions", self.committed)
+            patch.setattr(misplaced, "describe_groups", self.members)
+            patch.setattr(misplaced, "read_all_positions", self.committed)
             yield
 
     @property

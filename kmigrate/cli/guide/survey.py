@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,20 +9,19 @@ from typing import Any
 from kmigrate.cluster.admin import Admin, GroupState
 from kmigrate.cluster.brokers import read_log_dirs, refuse_unreachable_brokers, topic_bytes
 from kmigrate.cluster.client import LATEST, ClusterClient, api_versions
-from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions
+from kmigrate.cluster.committed_offsets import CommittedOffset, read_all_positions
+from kmigrate.cluster.coordinators import all_answered
+from kmigrate.cluster.groups import describe_groups
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import KmigrateError
 from kmigrate.model.ids import is_internal
 from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
-from kmigrate.net.tasks import together
 from kmigrate.protocol.api import ApiKey
 
 __all__ = ["GroupFound", "Survey", "TopicFound", "survey_source"]
 
-_AT_ONCE = 16
-"""Groups whose positions are asked for at the same time."""
 _RECENT_MS = 3_600_000
 """Age of the last record up to which a producer is recent."""
 _MOST_PARTITIONS = 5_000
@@ -126,17 +124,12 @@ async def _producers(client: ClusterClient, infos: Mapping[str, TopicInfo], note
 
 async def _groups(client: ClusterClient, admin: Admin, notes: list[str]) -> tuple[GroupFound, ...]:
     try:
-        described = await admin.describe_groups(chosen_groups([NamePattern(".*")], await admin.groups()))
+        names = chosen_groups([NamePattern(".*")], await admin.groups())
+        described = all_answered(await describe_groups(client, names))
     except KmigrateError as error:
         notes.append(f"groups are unknown: {error.what}")
         return ()
-    turn = asyncio.Semaphore(_AT_ONCE)
-
-    async def positions(group: str) -> Mapping[Key, CommittedOffset]:
-        async with turn:
-            return await read_positions(client, group, stable=False)
-
-    committed = dict(zip(described, await together(*map(positions, described)), strict=True))
+    committed = all_answered(await read_all_positions(client, described))
     keys = {key for each in committed.values() for key in each if client.metadata.partition(*key) is not None}
     ends = {key: end.offset for key, end in (await client.list_offsets(dict.fromkeys(keys, LATEST))).items()}
     return tuple(_group(described[name], committed[name], ends) for name in sorted(described))

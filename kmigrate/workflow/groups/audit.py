@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions
+from kmigrate.cluster.committed_offsets import CommittedOffset, read_all_positions
+from kmigrate.cluster.coordinators import all_answered
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
@@ -69,16 +70,10 @@ async def audit_groups(connections: Connections, link: LinkRecord, topics: Seque
     read = {topic for group in groups for topic in group.written}
     maps = {record.topic: await positions.maps(record) for record in topics if record.topic in read}
     starts = {record.topic: record.starts for record in topics}
-    return [
-        moved_positions(
-            group,
-            maps,
-            starts,
-            await read_positions(source, group.group, stable=False),
-            await read_positions(connections.target, group.group, stable=False),
-        )
-        for group in groups
-    ]
+    names = [group.group for group in groups]
+    on_source = all_answered(await read_all_positions(source, names))
+    on_target = all_answered(await read_all_positions(connections.target, names))
+    return [moved_positions(group, maps, starts, on_source[group.group], on_target[group.group]) for group in groups]
 
 
 def moved_positions(

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.committed_offsets import read_positions
-from kmigrate.cluster.groups import group_members, placeholder_id, without_hold
-from kmigrate.errors import KmigrateError
+from kmigrate.cluster.committed_offsets import Committed, read_all_positions
+from kmigrate.cluster.groups import describe_groups, group_members, placeholder_id, without_hold
+from kmigrate.errors import Failed
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.records import ClusterSide, GroupRecord, LinkRecord, MisplacedMember, MisplacedRecord
@@ -25,16 +25,17 @@ __all__ = [
     "COMMITS_WAY_ON",
     "Seen",
     "commits_sentence",
-    "late_commits",
     "member_sentence",
     "members_at_target",
     "misplaced_findings",
-    "misplaced_members",
+    "misplaced_in",
+    "moved_commits",
     "not_former",
     "promoted_group_findings",
     "seen_members",
     "way_on",
     "with_sightings",
+    "without_placeholder",
     "wrong_side",
 ]
 
@@ -65,13 +66,6 @@ def wrong_side(record: GroupRecord) -> ClusterSide | None:
     return _WRONG_SIDE.get(record.phase)
 
 
-async def misplaced_members(client: ClusterClient, record: GroupRecord) -> tuple[GroupMember, ...]:
-    """Ask the wrong cluster for the group's members, without kmigrate's own. Raises BrokerRefused or Unreachable."""
-    if wrong_side(record) is ClusterSide.TARGET:
-        return await members_at_target(client, record.group)
-    return not_former(without_hold(await group_members(client, record.group)), record)
-
-
 def not_former(members: Sequence[GroupMember], record: GroupRecord) -> tuple[GroupMember, ...]:
     """Leave out the members that were at routers until the promote: the source lists them until their sessions end."""
     former = frozenset(record.former)
@@ -80,14 +74,37 @@ def not_former(members: Sequence[GroupMember], record: GroupRecord) -> tuple[Gro
 
 async def members_at_target(target: ClusterClient, group: str) -> tuple[GroupMember, ...]:
     """Ask the target for the group's members, without the placeholder of a promote."""
+    return without_placeholder(await group_members(target, group), group)
+
+
+def without_placeholder(members: Sequence[GroupMember], group: str) -> tuple[GroupMember, ...]:
+    """Leave out the placeholder that keeps a group in the new protocol during its promote."""
     ours = placeholder_id(group)
-    return tuple(member for member in await group_members(target, group) if member.member_id != ours)
+    return tuple(member for member in members if member.member_id != ours)
 
 
-async def late_commits(source: ClusterClient, record: GroupRecord) -> dict[str, dict[int, int]]:
+async def misplaced_in(
+    client: ClusterClient, records: Sequence[GroupRecord]
+) -> dict[str, tuple[GroupMember, ...] | Failed]:
+    """Ask a cluster for the members of groups that have no members there, without kmigrate's own."""
+    described = await describe_groups(client, (record.group for record in records))
+    found: dict[str, tuple[GroupMember, ...] | Failed] = {}
+    for record in records:
+        state = described[record.group]
+        found[record.group] = state if isinstance(state, Failed) else _not_ours(state.members, record)
+    return found
+
+
+def _not_ours(members: Sequence[GroupMember], record: GroupRecord) -> tuple[GroupMember, ...]:
+    if wrong_side(record) is ClusterSide.TARGET:
+        return without_placeholder(members, record.group)
+    return not_former(without_hold(members), record)
+
+
+def moved_commits(positions: Committed, record: GroupRecord) -> dict[str, dict[int, int]]:
     """Return the positions on the source that a commit has moved since the group's promote."""
     found: dict[str, dict[int, int]] = {}
-    for (topic, partition), committed in (await read_positions(source, record.group, stable=False)).items():
+    for (topic, partition), committed in positions.items():
         if record.left_at.get(topic, {}).get(partition) != committed.offset:
             found.setdefault(topic, {})[partition] = committed.offset
     return found
@@ -199,19 +216,24 @@ async def promoted_group_findings(
     verb: str = "",
 ) -> list[Finding]:
     """Return findings for promoted groups, or for those that read some topics; a cluster that is silent only warns."""
-    found: list[Finding] = []
     state, now = connections.log.state, connections.log.now_ms()
-    for record in state.groups(link.name):
-        reads = topics is None or not record.written or any(topic in record.written for topic in topics)
-        if record.phase is not GroupPhase.PROMOTED or not reads:
-            continue
-        known = state.misplaced(link.name, record.group)
-        there: tuple[GroupMember, ...] | None = None
-        try:
-            there = await misplaced_members(source, record)
-            known = replace(known, commits=await late_commits(source, record) or known.commits)
-        except KmigrateError as error:
-            what = f"whether group {record.group} is used on the source could not be asked: {error.what}"
-            found.append(warn("members-unknown", what, error.next_step))
-        found += misplaced_findings(record, seen_members(known, record, there, now), now, accepted=accepted, verb=verb)
+    promoted = [record for record in state.groups(link.name) if record.phase is GroupPhase.PROMOTED]
+    asked = [r for r in promoted if topics is None or not r.written or any(topic in r.written for topic in topics)]
+    members = await misplaced_in(source, asked)
+    positions = await read_all_positions(source, (record.group for record in asked))
+    found: list[Finding] = []
+    for record in asked:
+        known, there, committed = (
+            state.misplaced(link.name, record.group),
+            members[record.group],
+            positions[record.group],
+        )
+        failed = next((answer for answer in (there, committed) if isinstance(answer, Failed)), None)
+        if failed is not None:
+            what = f"whether group {record.group} is used on the source could not be asked: {failed.what}"
+            found.append(warn("members-unknown", what, failed.next_step))
+        if not isinstance(committed, Failed):
+            known = replace(known, commits=moved_commits(committed, record) or known.commits)
+        seen = seen_members(known, record, None if isinstance(there, Failed) else there, now)
+        found += misplaced_findings(record, seen, now, accepted=accepted, verb=verb)
     return found

@@ -5,13 +5,14 @@ A group reads the topics of its committed offsets, and of its members' assignmen
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, GroupState
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.cluster.committed_offsets import read_positions
+from kmigrate.cluster.committed_offsets import Committed, read_all_positions
+from kmigrate.cluster.coordinators import all_answered
+from kmigrate.cluster.groups import describe_groups
 from kmigrate.errors import Refused
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
@@ -20,7 +21,6 @@ from kmigrate.model.records import GroupRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.net.tasks import together
 from kmigrate.workflow.base.plan import Finding, refuse
 
 __all__ = ["GroupReads", "group_reads", "read_logs", "readers_at", "reading_groups", "refuse_readers"]
@@ -30,8 +30,6 @@ _REBALANCING = frozenset({"preparing_rebalancing", "completing_rebalancing"})
 _REBALANCE_S = 5.0
 """Longest wait for a rebalance; a rebalance may take as long as a dead member's session."""
 _PAUSE_S = 0.1
-_AT_ONCE = 16
-"""Groups whose positions are asked for at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,52 +40,53 @@ class GroupReads:
     topics: frozenset[str]
 
 
-async def group_reads(source: ClusterClient, admin: Admin, group: str) -> GroupReads:
-    return await _reads(source, (await _assigned(admin, [group]))[group])
+async def group_reads(source: ClusterClient, groups: Collection[str]) -> dict[str, GroupReads]:
+    """Return what each group reads; raise the failure of the first group that was not described."""
+    described = await _assigned(source, groups)
+    positions = all_answered(await read_all_positions(source, groups))
+    return {name: _reads(described[name], positions[name]) for name in groups}
 
 
-async def reading_groups(
-    state: State, link: str, topics: Collection[str], source: ClusterClient, admin: Admin
-) -> list[Finding]:
+async def reading_groups(state: State, link: str, topics: Collection[str], source: ClusterClient) -> list[Finding]:
     """Return a finding for each unpromoted group that reads a topic: the topic has to wait for the group."""
     groups = _unpromoted(state, link)
     if not topics or not groups:
         return []
-    described = await _assigned(admin, list(groups))
-    read = {name: (await _reads(source, described[name])).topics for name in groups}
+    read = {name: reads.topics for name, reads in (await group_reads(source, groups)).items()}
     return _waits_for(state, groups, read, topics)
 
 
 async def readers_at(cluster: ClusterClient, admin: Admin, topics: Collection[str]) -> dict[str, list[str]]:
     """Return the groups of a cluster by topic: groups with a position in the topic, or members that are assigned it."""
-    names = chosen_groups([NamePattern(".*")], await admin.groups())
-    described = await _assigned(admin, names)
-    turn = asyncio.Semaphore(_AT_ONCE)
     found: dict[str, list[str]] = {topic: [] for topic in topics}
-
-    async def ask(group: str) -> None:
-        async with turn:
-            read = (await _reads(cluster, described[group])).topics
-        for topic in read & found.keys():
+    names = chosen_groups([NamePattern(".*")], await admin.groups())
+    for group, reads in (await group_reads(cluster, names)).items():
+        for topic in reads.topics & found.keys():
             found[topic].append(group)
-
-    await together(*map(ask, names))
     return {topic: sorted(groups) for topic, groups in found.items() if groups}
 
 
-async def refuse_readers(state: State, link: str, topic: str, admin: Admin) -> None:
+async def refuse_readers(state: State, link: str, topic: str, source: ClusterClient) -> None:
     """Refuse a fence where a member is assigned the topic by now; commits of members that have left do not count."""
     groups = _unpromoted(state, link)
-    described = await _assigned(admin, list(groups))
+    described = await _assigned(source, groups)
     found = _waits_for(state, groups, {name: described[name].assigned for name in groups}, [topic])
     if found:
         raise Refused(found[0].ref, "; ".join(finding.what for finding in found))
 
 
 async def read_logs(
-    state: State, link: str, wanted: Mapping[tuple[str, int], int], source: ClusterClient, target: ClusterClient
+    state: State,
+    link: str,
+    wanted: Mapping[tuple[str, int], int],
+    source: ClusterClient,
+    target: ClusterClient,
+    *,
+    partly: bool = False,
 ) -> dict[tuple[str, int], LogOffset]:
     """Look up offsets (`wanted`) in the logs to which the positions of unpromoted groups belong, mostly the source's.
+
+    `partly`: the partitions of a silent leader have no answer; else a silent leader raises Unreachable.
 
     A promoted topic with identical offsets has the target's. Up to the barrier both logs are equal; beyond the barrier
     only members of a group that follows read, on the target.
@@ -98,7 +97,7 @@ async def read_logs(
         asked = {key: offset for key, offset in wanted.items() if (key[0] in moved) is at_target}
         if asked:
             await client.refresh({topic for topic, _ in asked})
-            found |= await client.list_offsets(asked)
+            found |= await (client.list_offsets(asked, partly=True) if partly else client.list_offsets(asked))
     return found
 
 
@@ -106,20 +105,20 @@ def _unpromoted(state: State, link: str) -> dict[str, GroupRecord]:
     return {record.group: record for record in state.groups(link) if record.phase is not GroupPhase.PROMOTED}
 
 
-async def _assigned(admin: Admin, groups: Sequence[str]) -> dict[str, GroupState]:
+async def _assigned(source: ClusterClient, groups: Iterable[str]) -> dict[str, GroupState]:
     """Describe each group once the group does not rebalance, or after a moment."""
     deadline = monotonic() + _REBALANCE_S
     described: dict[str, GroupState] = {}
+    asked = list(groups)
     while True:
-        described |= await admin.describe_groups(groups)
-        groups = [group for group in groups if described[group].state in _REBALANCING]
-        if not groups or monotonic() > deadline:
+        described |= all_answered(await describe_groups(source, asked))
+        asked = [group for group in asked if described[group].state in _REBALANCING]
+        if not asked or monotonic() > deadline:
             return described
         await sleep(_PAUSE_S)
 
 
-async def _reads(source: ClusterClient, described: GroupState) -> GroupReads:
-    positions = await read_positions(source, described.group, stable=False)
+def _reads(described: GroupState, positions: Committed) -> GroupReads:
     return GroupReads(described.kind, described.assigned | {topic for topic, _ in positions})
 
 

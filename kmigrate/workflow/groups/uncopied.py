@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmigrate.cluster.committed_offsets import read_positions
+from kmigrate.cluster.committed_offsets import read_all_positions
+from kmigrate.cluster.coordinators import all_answered
 from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupPhase, TopicPhase
 from kmigrate.model.records import LinkRecord
 from kmigrate.workflow.base.connections import Connections
@@ -54,11 +55,9 @@ async def uncopied(
     records = {record.topic: record for record in connections.log.state.topics(link.name)}
     covered: dict[str, dict[int, int]] = {}
     found: list[Uncopied] = []
-    for group in groups:
-        registered = connections.log.state.group(link.name, group)
-        if registered is None or registered.phase is not GroupPhase.MIRRORED:
-            continue
-        committed = await read_positions(source, group, stable=False)
+    registered = filter(None, (connections.log.state.group(link.name, group) for group in groups))
+    waiting = [record.group for record in registered if record.phase is GroupPhase.MIRRORED]
+    for group, committed in all_answered(await read_all_positions(source, waiting)).items():
         for (topic, partition), at in sorted(committed.items()):
             record = records.get(topic)
             if record is None:

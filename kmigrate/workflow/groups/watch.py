@@ -6,13 +6,15 @@ Only the lease's holder watches. The state log has the sightings: `status` and t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.committed_offsets import read_all_positions
+from kmigrate.cluster.coordinators import answered
 from kmigrate.cluster.groups import GroupHold
-from kmigrate.errors import BrokerRefused, KmigrateError
+from kmigrate.errors import BrokerRefused, Failed, KmigrateError
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import ClusterSide, GroupRecord, LinkRecord, MisplacedRecord
@@ -22,7 +24,7 @@ from kmigrate.net.tasks import together
 from kmigrate.observe.registry import Kind, Metric, Registry, Sample
 from kmigrate.protocol.codes import Code, row
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.groups.misplaced import late_commits, misplaced_members, with_sightings, wrong_side
+from kmigrate.workflow.groups.misplaced import misplaced_in, moved_commits, with_sightings, wrong_side
 
 __all__ = ["METRICS", "GroupFigures", "GroupWatch", "WatchSettings"]
 
@@ -153,60 +155,98 @@ class GroupWatch:
         return frozenset(record.key for record in state.groups() if record.phase is GroupPhase.PROMOTED)
 
     async def _look_at_all(self, link: LinkRecord, records: list[GroupRecord]) -> None:
-        source: ClusterClient | None = None
-        if any(record.phase is GroupPhase.PROMOTED for record in records):
+        for side in ClusterSide:
+            there = [record for record in records if wrong_side(record) is side]
+            if not there:
+                continue
+            known = {record.group: self._known(record, side) for record in there}
             try:
-                source, _ = await self._connections.source(link)
+                client = self._connections.target if side is ClusterSide.TARGET else await self._source(link)
+                await self._look_at(client, side, there, known)
             except KmigrateError:
-                source = None  # the figures of the source's groups become unknown below
-        for at in range(0, len(records), _MOST_AT_ONCE):
-            await together(*(self._look_at(source, record) for record in records[at : at + _MOST_AT_ONCE]))
+                for each in known.values():
+                    each.members = each.commits = -1  # the next round asks again
 
-    async def _look_at(self, source: ClusterClient | None, record: GroupRecord) -> None:
-        side = wrong_side(record)
-        client = source if side is ClusterSide.SOURCE else self._connections.target
-        if side is None:
-            return
+    async def _source(self, link: LinkRecord) -> ClusterClient:
+        source, _ = await self._connections.source(link)
+        return source
+
+    def _known(self, record: GroupRecord, side: ClusterSide) -> _Figures:
+        """Return the figures of the last look at a group on this cluster."""
         key = (record.link, record.group)
         known = self._figures.groups.get(key)
         if known is None or known.cluster is not side:
             known = self._figures.groups[key] = _Figures(side)
-        try:
-            if client is None:
-                known.members = known.commits = -1
-                return
-            members = await misplaced_members(client, record)
-            had_members, known.members = known.members > 0, len(members)
-            update = partial(with_sightings, side=side, members=members, now_ms=self._log.now_ms())
-            await self._write(record, update)
-            if side is ClusterSide.SOURCE:
-                await self._look_at_promoted(client, record, known, had_members=had_members)
-        except KmigrateError:
-            known.members = known.commits = -1  # the next round asks again
+        return known
 
-    async def _look_at_promoted(
-        self, source: ClusterClient, record: GroupRecord, known: _Figures, *, had_members: bool
+    async def _look_at(
+        self, client: ClusterClient, side: ClusterSide, records: list[GroupRecord], known: Mapping[str, _Figures]
     ) -> None:
-        key = (record.link, record.group)
-        in_use = known.members or had_members  # a member commits once more when the member leaves
-        if in_use or known.commits < 0 or monotonic() >= self._commits_due.get(key, 0.0):
-            commits = await late_commits(source, record)
-            known.commits = sum(map(len, commits.values()))
-            self._commits_due[key] = monotonic() + _COMMITS_EVERY_S
-
-            def update(before: MisplacedRecord) -> MisplacedRecord:
-                if before.commits == commits or not commits:
-                    return before
-                return replace(before, commits=commits, commits_ms=self._log.now_ms())
-
+        """Ask a cluster about all groups that have no members there."""
+        members = await misplaced_in(client, records)
+        in_use: set[str] = set()
+        for record in records:
+            figures, there = known[record.group], members[record.group]
+            if isinstance(there, Failed):
+                figures.members = figures.commits = -1
+                continue
+            if there or figures.members > 0:  # a member commits once more when the member leaves
+                in_use.add(record.group)
+            figures.members = len(there)
+            update = partial(with_sightings, side=side, members=there, now_ms=self._log.now_ms())
             await self._write(record, update)
-        if self._settings.hold and not known.members:
-            held = self._holds.setdefault(key, _Held(GroupHold(source, record.group)))
+        if side is ClusterSide.SOURCE:
+            await self._look_at_commits(client, records, known, in_use)
+            answered_groups = [record for record in records if known[record.group].members >= 0]
+            for at in range(0, len(answered_groups), _MOST_AT_ONCE):
+                part = answered_groups[at : at + _MOST_AT_ONCE]
+                await together(*(self._keep_hold(client, record, known[record.group]) for record in part))
+
+    async def _look_at_commits(
+        self, source: ClusterClient, records: list[GroupRecord], known: Mapping[str, _Figures], in_use: Container[str]
+    ) -> None:
+        """Compare the source's committed offsets of groups in use, and of all groups from time to time."""
+        now = monotonic()
+        due = [
+            record
+            for record in records
+            if known[record.group].members >= 0
+            and (
+                record.group in in_use
+                or known[record.group].commits < 0
+                or now >= self._commits_due.get((record.link, record.group), 0.0)
+            )
+        ]
+        positions = answered(await read_all_positions(source, (record.group for record in due)))
+        for record in due:
+            figures = known[record.group]
+            if record.group not in positions:
+                figures.commits = -1
+                continue
+            commits = moved_commits(positions[record.group], record)
+            figures.commits = sum(map(len, commits.values()))
+            self._commits_due[record.link, record.group] = now + _COMMITS_EVERY_S
+            if commits:
+                await self._write(record, partial(self._with_commits, commits))
+
+    def _with_commits(self, commits: Mapping[str, Mapping[int, int]], before: MisplacedRecord) -> MisplacedRecord:
+        if before.commits == commits:
+            return before
+        return replace(before, commits=commits, commits_ms=self._log.now_ms())
+
+    async def _keep_hold(self, source: ClusterClient, record: GroupRecord, known: _Figures) -> None:
+        """Hold a promoted group that has no members on the source."""
+        if not self._settings.hold or known.members:
+            known.held = False
+            return
+        key = (record.link, record.group)
+        held = self._holds.setdefault(key, _Held(GroupHold(source, record.group)))
+        try:
             if monotonic() >= held.due:
                 held.due = monotonic() + await self._hold(record.group, held.hold)
             known.held = held.hold.session_s > 0
-        else:
-            known.held = False
+        except KmigrateError:
+            known.members = known.commits = -1  # the next round asks again
 
     async def _hold(self, group: str, hold: GroupHold) -> float:
         """Take or renew a hold; return the seconds until the next request for it."""

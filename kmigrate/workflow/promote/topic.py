@@ -157,7 +157,7 @@ class TopicPromotion:
             return
         await self._refuse_direct_writers(record)
         await refuse_lost_ids(self.log.state, self.source, self.clusters.target, record)
-        await refuse_readers(self.log.state, self.link, self.topic, self.clusters.source_admin)
+        await refuse_readers(self.log.state, self.link, self.topic, self.source)
         await self._rehearse(record)
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
 

@@ -1,10 +1,11 @@
 """A snapshot of a migration, computed from offsets of both clusters, and what follows from snapshots.
 
-snapshot      the whole snapshot
-lags          the lags of copies and groups, and the offsets that are left to copy
-progress      rates, copied parts and times left, from successive snapshots
-attention     what needs attention, with the reason of each stop and wait
-timeline      what happened to links, topics and groups, as far as this process has seen
-document      the JSON document of `status`
-group_detail  one group: members with their partitions, and the lag of each partition
+snapshot       the whole snapshot
+group_figures  both clusters' answers about groups: members, committed offsets, lags
+lags           the lags of copies and groups, and the offsets that are left to copy
+progress       rates, copied parts and times left, from successive snapshots
+attention      what needs attention, with the reason of each stop and wait
+timeline       what happened to links, topics and groups, as far as this process has seen
+document       the JSON document of `status`
+group_detail   one group: members with their partitions, and the lag of each partition
 """

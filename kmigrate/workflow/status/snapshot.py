@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.brokers import read_log_dirs, topic_bytes
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
-from kmigrate.cluster.committed_offsets import read_positions
-from kmigrate.cluster.groups import group_members, without_hold
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag
@@ -23,7 +19,6 @@ from kmigrate.model.presences import (
     DUTY,
     ControllerPresence,
     DiskUse,
-    GroupReport,
     MirrorPresence,
     PartitionProgress,
     RefusedMember,
@@ -45,24 +40,22 @@ from kmigrate.model.state import State
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
-from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.groups.admission import refused_members
 from kmigrate.workflow.groups.membership import members_at_routers, reports_on
-from kmigrate.workflow.groups.misplaced import late_commits, members_at_target, not_former, seen_members
-from kmigrate.workflow.groups.readers import read_logs
-from kmigrate.workflow.groups.withheld import WithheldTopic, names_of, unnamed, withheld_topics
+from kmigrate.workflow.groups.misplaced import seen_members
+from kmigrate.workflow.groups.withheld import WithheldTopic, withheld_topics
 from kmigrate.workflow.promote.direct_writers import seen_direct_writers
 from kmigrate.workflow.promote.late_findings import LateFound, late_of, with_unread
-from kmigrate.workflow.status.lags import UNKNOWN, GroupLag, Offsets, group_lag, lags_of, lost_beginning
+from kmigrate.workflow.status.group_figures import GroupFigures, ask_groups
+from kmigrate.workflow.status.lags import Offsets, lags_of, lost_beginning
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "group_status", "snapshot"]
 
 
 _PATIENCE_S = 12.0
 """Longest wait for a source: a person looks at the status most when something stands still."""
-_GROUPS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +312,8 @@ async def group_status(connections: Connections, link: LinkRecord, group: GroupR
     """Ask both clusters about one group now."""
     log = connections.log
     look = _LinkLook(connections, link, log.alive(MirrorPresence), log.alive(RouterPresence))
-    return await look.group_status(group, figures=True)
+    (status,) = await look.group_statuses([group], figures=True)
+    return status
 
 
 def _warnings(
@@ -540,23 +534,18 @@ class _LinkLook:
 
     # groups
 
-    async def group_statuses(self, groups: Sequence[GroupRecord], *, figures: bool) -> Sequence[GroupStatus]:
-        """Look at all groups, some at a time: a coordinator has to be asked for each group alone."""
-        turn = asyncio.Semaphore(_GROUPS_AT_ONCE)
+    async def group_statuses(self, groups: Sequence[GroupRecord], *, figures: bool) -> list[GroupStatus]:
+        """Return the statuses of groups; only with `figures` are the clusters asked."""
+        found: Mapping[str, GroupFigures] = {}
+        if figures:
+            reports = {group.group: reports_on(self.connections.log, group.group) for group in groups}
+            answers = not self.source_trouble
+            found = await ask_groups(self.connections, self.link, groups, reports, source_answers=answers)
+        return [self._group_status(group, found.get(group.group, GroupFigures())) for group in groups]
 
-        async def look(group: GroupRecord) -> GroupStatus:
-            async with turn:
-                return await self.group_status(group, figures=figures)
-
-        return await together(*map(look, groups))
-
-    async def group_status(self, group: GroupRecord, *, figures: bool) -> GroupStatus:
+    def _group_status(self, group: GroupRecord, found: GroupFigures) -> GroupStatus:
         log = self.connections.log
         reports = reports_on(log, group.group)
-        found = _GroupFigures()
-        if figures:
-            with suppress(KmigrateError):  # the figures that are known by then are shown
-                await self._ask_group(group, reports, found)
         known = members_at_routers(log, group.group)
         direct = -1
         if reports and found.members is not None:
@@ -597,54 +586,6 @@ class _LinkLook:
             waiting = [router for router in self.routers if group.group in (router.waiting or ())]
             return len({each.client_id for router in waiting for each in router.joins.get(group.group, ())})
         return len(members) - direct if members is not None and direct >= 0 else 0 if members is not None else -1
-
-    async def _ask_group(self, group: GroupRecord, reports: Iterable[GroupReport], found: _GroupFigures) -> None:
-        """Ask the clusters in the order of importance, and fill in the answers; a silent cluster raises."""
-        target = self.connections.target
-        if not self.source_trouble:
-            serving, source_admin = await self.connections.source(self.link)
-            if group.phase is GroupPhase.PROMOTED:
-                members = await group_members(serving, group.group)
-                found.members = without_hold(members)
-                found.held = len(found.members) < len(members)
-                found.misplaced = not_former(found.members, group)
-                found.commits = await late_commits(serving, group)
-                serving = target
-                described = await self.connections.target_admin.describe_groups([group.group])
-            else:
-                described = await source_admin.describe_groups([group.group])
-                found.members = described[group.group].members
-                if unnamed(reports):
-                    found.names = await names_of(serving, described[group.group].assigned)
-            found.lag = await self._lag_of_group(group.group, serving, described[group.group].assigned)
-        found.at_target = await members_at_target(target, group.group)
-        if group.phase is GroupPhase.MIRRORED:
-            found.misplaced = found.at_target
-
-    async def _lag_of_group(self, group: str, serving: ClusterClient, assigned: frozenset[str]) -> GroupLag:
-        """Return the lag over all partitions of the topics that the group has positions in, or is assigned."""
-        positions = await read_positions(serving, group, stable=False)
-        topics = {topic for topic, _ in positions} | assigned
-        known = (await serving.refresh(topics)).topics if topics else {}
-        partitions = {(topic, part) for topic in topics if topic in known for part in known[topic].partitions}
-        partitions |= positions.keys()
-        logs = partial(read_logs, self.state, self.link.name, source=serving, target=self.connections.target)
-        ends = await logs(dict.fromkeys(partitions, LATEST))
-        starts = await logs(dict.fromkeys(partitions - positions.keys(), EARLIEST))
-        return group_lag(positions, partitions, starts, ends)
-
-
-@dataclass(slots=True)
-class _GroupFigures:
-    """The figures of one group from the two clusters; an unknown figure keeps its default."""
-
-    members: tuple[GroupMember, ...] | None = None
-    at_target: tuple[GroupMember, ...] | None = None
-    lag: GroupLag = UNKNOWN
-    names: Mapping[str, str] = field(default_factory=dict)
-    misplaced: tuple[GroupMember, ...] | None = None
-    held: bool | None = None
-    commits: Mapping[str, Mapping[int, int]] | None = None
 
 
 def _source_access(record: TopicRecord) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
-from kmigrate.cluster.committed_offsets import read_positions
+from kmigrate.cluster.committed_offsets import read_all_positions, read_positions
+from kmigrate.cluster.coordinators import all_answered
 from kmigrate.cluster.groups import CONSUMERS, group_members, protocol_type
 from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.model.coupling import unit_of
@@ -29,7 +29,6 @@ from kmigrate.model.records import GroupRecord, LinkRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
-from kmigrate.net.tasks import together
 from kmigrate.workflow.base.broker_settings import (
     BrokerSettings,
     Scope,
@@ -67,9 +66,6 @@ __all__ = [
     "unmirrored_readers",
 ]
 
-_AT_ONCE = 20
-"""Groups whose positions are read at the same time."""
-
 _AUTO = "auto"
 """Follow where following is possible; a group that is mirrored already keeps its mode."""
 _CARRIED = frozenset({"classic", "consumer", "unknown"})
@@ -97,6 +93,7 @@ async def mirror_groups(
     refuse_finished(link)
     source, source_admin = await connections.source(link)
     known = await source_admin.groups()
+    read = await _reads_of(source, connections.log.state, link, asked, known) if mode != GroupMode.HOLD else {}
     new: list[str] = []
     writes: list[Write] = []
     for group in asked:
@@ -110,7 +107,7 @@ async def mirror_groups(
         elif group not in known:
             found.append(_not_listed(link, group, await protocol_type(source, group), known))
             continue
-        reads = await group_reads(source, source_admin, group) if mode != GroupMode.HOLD else None
+        reads = read.get(group)
         given, why = mode_for(connections.log.state, link.name, group, reads, mode)
         found.append(why)
         change = (
@@ -121,6 +118,15 @@ async def mirror_groups(
     if new:
         found += await _mirror_setting_guards(connections, link, source, new)
     return propose(connections.log, "group mirror", found, writes)
+
+
+async def _reads_of(
+    source: ClusterClient, state: State, link: LinkRecord, groups: Sequence[str], listed: Collection[str]
+) -> dict[str, GroupReads]:
+    """Return what groups read that the link has, or may take."""
+    owners = {group: state.group_owner(group) for group in groups}
+    asked = [name for name, owner in owners.items() if (name in listed if owner is None else owner.link == link.name)]
+    return await group_reads(source, asked)
 
 
 def _not_listed(link: LinkRecord, group: str, kind: str, known: Collection[str]) -> Finding:
@@ -284,7 +290,7 @@ async def _mirror_setting_guards(
     """Compare the clusters' settings on groups, and these groups' metadata with the target's limit."""
     try:
         here, there = await read_both(connections, link)
-        found = [each for group in groups for each in await _metadata_guards(source, group, there, "warn")]
+        found = await _metadata_guards(source, groups, there, "warn")
     except KmigrateError as error:
         return [settings_unknown(error)]
     return [*found, *compare_settings(here, there, {Scope.GROUPS})]
@@ -302,17 +308,19 @@ async def _setting_guards(
     terms = join_terms_of(connections.log, record.group)
     return [
         *admission_findings(record, terms, members, there),
-        *await _metadata_guards(source, record.group, there, "refuse"),
+        *await _metadata_guards(source, [record.group], there, "refuse"),
         *compare_settings(here, there, {Scope.GROUPS}),
     ]
 
 
-async def _metadata_guards(source: ClusterClient, group: str, target: BrokerSettings, level: Level) -> list[Finding]:
+async def _metadata_guards(
+    source: ClusterClient, groups: Sequence[str], target: BrokerSettings, level: Level
+) -> list[Finding]:
     """Name positions whose metadata is longer than the target takes: the promote could not write these."""
     most = limit(target, "offset.metadata.max.bytes")
     if most is None:
         return []
-    positions = await read_positions(source, group, stable=False)
+    positions = all_answered(await read_all_positions(source, groups))
     return [
         Finding(
             level,
@@ -322,7 +330,8 @@ async def _metadata_guards(source: ClusterClient, group: str, target: BrokerSett
             f"set offset.metadata.max.bytes={length} or more in the target brokers' server.properties, and restart "
             "these one by one",
         )
-        for (topic, partition), committed in sorted(positions.items())
+        for group in groups
+        for (topic, partition), committed in sorted(positions[group].items())
         if (length := len(committed.metadata.encode("utf-16-le")) // 2) > most
     ]
 
@@ -369,15 +378,10 @@ async def unmirrored_readers(
     """Return groups that nobody mirrors, by the topics that they have positions in: these would stay behind."""
     mirrored = {group.group for group in connections.log.state.groups()}
     names = [name for name in chosen_groups([NamePattern(".*")], await source_admin.groups()) if name not in mirrored]
-    turn = asyncio.Semaphore(_AT_ONCE)
     found: dict[str, list[str]] = {}
-
-    async def ask(group: str) -> None:
-        async with turn:
-            for topic in {topic for topic, _ in await read_positions(source, group, stable=False)}:
-                found.setdefault(topic, []).append(group)
-
-    await together(*map(ask, names))
+    for group, positions in all_answered(await read_all_positions(source, names)).items():
+        for topic in {topic for topic, _ in positions}:
+            found.setdefault(topic, []).append(group)
     return {topic: sorted(groups) for topic, groups in found.items()}
 
 

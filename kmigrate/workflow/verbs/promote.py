@@ -111,7 +111,7 @@ async def _promote_topics(
     source, source_admin = await connections.source(link)
     with_them = coupled_groups(connections.log.state, link.name, names)
     found += _coupled(connections.log.state, link, names)
-    found += await reading_groups(connections.log.state, link.name, names, source, source_admin)
+    found += await reading_groups(connections.log.state, link.name, names, source)
     found += await promoted_group_findings(
         connections, link, source, topics=names, accepted=accept_misplaced, verb=advised("promote", link.name, *names)
     )

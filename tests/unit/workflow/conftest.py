@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from kmigrate.cluster.admin import GroupMember
+from kmigrate.cluster.admin import GroupMember, GroupState
+from kmigrate.cluster.committed_offsets import Committed, read_positions
 from kmigrate.workflow.base import broker_settings
 from kmigrate.workflow.base.broker_settings import BrokerSettings
 from kmigrate.workflow.base.plan import Finding
-from kmigrate.workflow.groups import admission, handover, misplaced
-from kmigrate.workflow.status import snapshot as status
+from kmigrate.workflow.groups import admission, handover, misplaced, readers, uncopied
+from kmigrate.workflow.status import group_figures
 from kmigrate.workflow.verbs import groups, mirror
 
 
@@ -44,6 +46,27 @@ def described(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[GroupMember, .
     async def told(_: Any, group: str) -> tuple[GroupMember, ...]:
         return members.get(group, ())
 
-    for module in (misplaced, status, groups, handover):
+    async def states(_: Any, names: Iterable[str]) -> dict[str, GroupState]:
+        return {name: GroupState(name, "stable", "classic", members.get(name, ())) for name in names}
+
+    for module in (misplaced, groups, handover):
         monkeypatch.setattr(module, "group_members", told)
+    monkeypatch.setattr(misplaced, "describe_groups", states)
     return members
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask clusters in memory by their own methods, which know one group at a time."""
+
+    async def describe(cluster: Any, names: Iterable[str]) -> dict[str, GroupState]:
+        states: dict[str, GroupState] = await cluster.describe_groups(list(names))
+        return states
+
+    async def positions(cluster: Any, names: Iterable[str]) -> dict[str, Committed]:
+        return {name: await read_positions(cluster, name, stable=False) for name in names}
+
+    for module in (readers, group_figures):
+        monkeypatch.setattr(module, "describe_groups", describe)
+    for reading in (readers, groups, group_figures, misplaced, uncopied):
+        monkeypatch.setattr(reading, "read_all_positions", positions)

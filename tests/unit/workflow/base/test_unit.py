@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.metadata import PartitionInfo
 from kmigrate.errors import Failed, Refused
@@ -72,6 +73,9 @@ class Cluster:
 
     async def describe_producers(self, keys: Any) -> Any:
         return dict.fromkeys(keys, (0, ()))
+
+    async def describe_groups(self, names: Any) -> dict[str, GroupState]:
+        return {name: GroupState(name, "stable", "classic", ()) for name in names}
 
     async def list_offsets(self, wanted: Any) -> dict[tuple[str, int], LogOffset]:
         return {key: LogOffset(0, 100, 3) for key in wanted}

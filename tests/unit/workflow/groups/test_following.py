@@ -487,8 +487,8 @@ def test_a_group_follows_where_its_positions_mean_the_same_on_both_clusters(
     state = MemoryLog(LINK, topic).state
 
     async def asked(mode: str) -> tuple[GroupMode, str]:
-        reads = await group_reads(source, source, "g")  # type: ignore[arg-type]
-        given, finding = mode_for(state, "l", "g", reads, mode)
+        reads = await group_reads(source, ["g"])  # type: ignore[arg-type]
+        given, finding = mode_for(state, "l", "g", reads["g"], mode)
         assert against in finding.what
         return given, finding.level
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import GroupMember
-from kmigrate.cluster.committed_offsets import CommittedOffset
+from kmigrate.cluster.committed_offsets import Committed, CommittedOffset
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
@@ -128,13 +129,14 @@ class _Watched:
         settings = WatchSettings(hold=False)
         connections: Any = SimpleNamespace(log=self.log, target=object(), source=self._source)
         self.watch = GroupWatch(connections, settings, self.figures)
-        monkeypatch.setattr("kmigrate.workflow.groups.watch.late_commits", self._late)
+        monkeypatch.setattr("kmigrate.workflow.groups.watch.read_all_positions", self._positions)
 
     async def _source(self, _: object) -> tuple[object, object]:
         return object(), object()
 
-    async def _late(self, *_: object) -> dict[str, dict[int, int]]:
-        return self.commits
+    async def _positions(self, _: object, groups: Iterable[str]) -> dict[str, Committed]:
+        made = {(topic, p): CommittedOffset(at, "") for topic, parts in self.commits.items() for p, at in parts.items()}
+        return dict.fromkeys(groups, made)
 
     @property
     def record(self) -> MisplacedRecord:

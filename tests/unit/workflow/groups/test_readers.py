@@ -29,7 +29,7 @@ TILL = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",), ("g",))
 
 def found(source: Source, *records: Record) -> list[Finding]:
     both = cast("Any", source)
-    return asyncio.run(reading_groups(MemoryLog(LINK, *records).state, "l", ["read"], both, both))
+    return asyncio.run(reading_groups(MemoryLog(LINK, *records).state, "l", ["read"], both))
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ class Rebalancing(Source):
 def test_a_group_that_rebalances_is_asked_again_what_its_members_are_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_PAUSE_S", 0.001)
     source = cast("Any", Rebalancing(positions=("t",), assigned=frozenset({"read"})))
-    assert asyncio.run(group_reads(source, source, "g")).topics == {"t", "read"}
+    assert asyncio.run(group_reads(source, ["g"]))["g"].topics == {"t", "read"}
 
 
 def test_a_group_that_goes_on_rebalancing_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_REBALANCE_S", 0.0)
     source = cast("Any", Rebalancing(positions=("t",), assigned=frozenset({"read"})))
-    assert asyncio.run(group_reads(source, source, "g")).topics == {"t"}
+    assert asyncio.run(group_reads(source, ["g"]))["g"].topics == {"t"}
 
 
 class Ends:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cluster.committed_offsets import CommittedOffset
+from kmigrate.cluster.committed_offsets import Committed, CommittedOffset
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.records import GroupRecord, TopicRecord
@@ -27,8 +27,9 @@ def look(
 ) -> list[Uncopied]:
     """Look at a group with these positions; each copy holds its partition up to `copied`."""
 
-    async def committed(*_: Any, **__: Any) -> dict[tuple[str, int], CommittedOffset]:
-        return {key: CommittedOffset(offset, "") for key, offset in positions.items()}
+    async def committed(_: Any, groups: list[str]) -> dict[str, Committed]:
+        found = {key: CommittedOffset(offset, "") for key, offset in positions.items()}
+        return dict.fromkeys(groups, found)
 
     class Maps:
         async def maps(self, record: TopicRecord) -> dict[int, OffsetMap]:
@@ -37,7 +38,7 @@ def look(
     async def source(_: Any) -> tuple[None, None]:
         return None, None
 
-    monkeypatch.setattr(module, "read_positions", committed)
+    monkeypatch.setattr(module, "read_all_positions", committed)
     connections = SimpleNamespace(log=MemoryLog(LINK, *records), source=source)
     return asyncio.run(uncopied(cast("Any", connections), LINK, ["g"], cast("Any", Maps())))
 

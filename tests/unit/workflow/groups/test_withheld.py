@@ -14,12 +14,14 @@ from uuid import UUID
 
 import pytest
 
+from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import GroupReport, RouterPresence, Withheld
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.workflow.groups.withheld import WithheldTopic, names_of, unnamed, withheld_topics
+from kmigrate.workflow.status import group_figures
 from kmigrate.workflow.status import snapshot as status
 from tests.fakes.state_log import MemoryLog
 
@@ -116,17 +118,17 @@ def test_a_snapshot_asks_the_source_for_names_that_no_link_knows(monkeypatch: py
             return {}
 
         async def describe_groups(self, names: list[str]) -> dict[str, Any]:
-            return {name: SimpleNamespace(members=(), assigned=frozenset({"audit"})) for name in names}
+            return {name: GroupState(name, "stable", "classic", (), frozenset({"audit"})) for name in names}
 
-    async def positions(*_: Any, **__: Any) -> Any:
-        return {}
+    async def positions(_: Any, groups: Any) -> Any:
+        return {group: {} for group in groups}
 
     source = Cluster()
 
     async def opened(_: LinkRecord) -> Any:
         return source, source
 
-    monkeypatch.setattr(status, "read_positions", positions)
+    monkeypatch.setattr(group_figures, "read_all_positions", positions)
     log = MemoryLog(LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "id"), 1), GROUP)
     for name, members in (("r1", 1), ("r2", 2)):
         word = GroupReport(withheld=(Withheld(ID, members),))

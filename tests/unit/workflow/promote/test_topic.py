@@ -66,6 +66,11 @@ class FakeCluster:
     """Answer of broker 2, which leads no partition."""
     in_sync: tuple[int, ...] = (1, 2)
     settings: Any = field(default_factory=lambda: SimpleNamespace(name="cluster"))
+    assigned: frozenset[str] = frozenset()
+    """Topics that are assigned to the members of every group."""
+
+    async def describe_groups(self, groups: Any) -> dict[str, GroupState]:
+        return {group: GroupState(group, "stable", "classic", (), self.assigned) for group in groups}
 
     async def call(self, *_: Any, **__: Any) -> Any:
         raise Unreachable("away", "no broker is asked which transactions are open")
@@ -120,11 +125,6 @@ class FakeRecent:
 class FakeAdmin:
     altered: list[Any] = field(default_factory=list)
     rules: set[Acl] = field(default_factory=set)
-    assigned: frozenset[str] = frozenset()
-    """Topics that are assigned to the members of every group."""
-
-    async def describe_groups(self, groups: Any) -> dict[str, GroupState]:
-        return {group: GroupState(group, "stable", "classic", (), self.assigned) for group in groups}
 
     async def alter_topic_configs(self, *given: Any) -> None:
         self.altered.append(given)
@@ -240,7 +240,7 @@ def test_a_group_that_has_come_to_read_the_topic_since_the_promote_was_asked_for
     """
     group = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
     stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, PENDING, group))
-    stage.source_admin.assigned = frozenset({"t"})
+    stage.source.assigned = frozenset({"t"})
     record = promoted(stage)
     phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
     assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING]

@@ -21,6 +21,7 @@ from kmigrate.model.presences import DUTY, ControllerPresence, DiskUse, MirrorPr
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, PartitionBarrier, TopicRecord
 from kmigrate.protocol.codes import Code
 from kmigrate.workflow.playbook.conditions import parse_condition
+from kmigrate.workflow.status import group_figures
 from kmigrate.workflow.status import snapshot as status
 from tests.fakes.state_log import MemoryLog
 
@@ -55,13 +56,13 @@ class Cluster:
 def shot(
     monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster, *words: MirrorPresence | ControllerPresence
 ) -> status.Snapshot:
-    async def positions(*_: Any, **__: Any) -> Any:
-        return {("t", 0): CommittedOffset(45, ""), ("t", 1): CommittedOffset(40, "")}
+    async def positions(_: Any, groups: Any) -> Any:
+        return {group: {("t", 0): CommittedOffset(45, ""), ("t", 1): CommittedOffset(40, "")} for group in groups}
 
     async def opened(_: LinkRecord) -> Any:
         return source, source
 
-    monkeypatch.setattr(status, "read_positions", positions)
+    monkeypatch.setattr(group_figures, "read_all_positions", positions)
     log = MemoryLog(LINK, TOPIC, GROUP)
     for word in words:
         log.say(word)

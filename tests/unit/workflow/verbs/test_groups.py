@@ -38,9 +38,6 @@ class _Admin:
     async def groups(self) -> dict[str, str]:
         return {"g": "classic"}
 
-    async def describe_groups(self, groups: list[str]) -> dict[str, GroupState]:
-        return {group: GroupState(group, "empty", "classic", ()) for group in groups}
-
 
 class _Cluster:
     """A cluster whose logs begin at 0 and end at `end`; the group has the given committed offsets."""
@@ -55,6 +52,9 @@ class _Cluster:
 
     async def list_offsets(self, wanted: Any) -> dict[tuple[str, int], LogOffset]:
         return {key: LogOffset(0, 0 if what == EARLIEST else self._end, 0) for key, what in wanted.items()}
+
+    async def describe_groups(self, groups: list[str]) -> dict[str, GroupState]:
+        return {group: GroupState(group, "empty", "classic", ()) for group in groups}
 
     async def find_coordinator(self, group: str) -> int:
         return 1
@@ -154,7 +154,7 @@ def test_a_topic_whose_promote_is_asked_for_while_a_group_is_looked_at_keeps_it_
     """
     connections = _Estate(LINK, TOPIC, *records)
 
-    async def overtaken(*given: Any) -> readers.GroupReads:
+    async def overtaken(*given: Any) -> dict[str, readers.GroupReads]:
         found = await readers.group_reads(*given)
         await connections.log.append(lambda _: replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING))
         return found
