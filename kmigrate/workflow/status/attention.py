@@ -170,6 +170,10 @@ def group_attention(group: GroupStatus, now_ms: int, progress: GroupProgress | N
         return Attention(Need.DONE)
     if group.phase is GroupPhase.PROMOTING:
         return Attention(Need.PROMOTING)
-    behind = f"{group.lag:,} records to read" if group.lag > 0 and progress.left_s > 1 else ""
-    left = f", about {left_text(progress.left_s)}" if behind else ""
-    return Attention(Need.COPYING if behind else Need.STEADY, f"{behind}{left}")
+    behind = f"{group.lag:,} records to read"
+    if progress.falls_behind:
+        grows = count_text(abs(progress.gained_per_s or 0.0))
+        return Attention(Need.WAITS, f"{behind}, falls behind: the lag grows by {grows} records/s")
+    if group.lag > 0 and progress.left_s > 1:
+        return Attention(Need.COPYING, f"{behind}, about {left_text(progress.left_s)}")
+    return Attention(Need.STEADY)

@@ -53,7 +53,7 @@ class GroupProgress:
     left_s: float = -1.0
     """Estimated seconds until the group has no lag; 0 where the group has no lag."""
     falls_behind: bool = False
-    """True where the lag grows."""
+    """True where the lag grows, and is more than what the growth of `WINDOW_S` explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,10 @@ class ProgressTracker:
         gained = None if grown is None else -grown[0]
         if group.lag <= 0 or gained is None:
             return GroupProgress(gained, 0.0 if group.lag == 0 else -1.0)
-        return GroupProgress(gained, group.lag / gained if gained > 0 else -1.0, falls_behind=gained < 0)
+        if gained > 0:
+            return GroupProgress(gained, group.lag / gained)
+        # Between two commits every group's lag grows: only a lag that is older than the window is a backlog.
+        return GroupProgress(gained, falls_behind=gained < 0 and group.lag > -gained * WINDOW_S)
 
 
 class _History:
@@ -231,12 +234,15 @@ def _copied_to(partition: PartitionStatus) -> int:
 
 
 def _together(amounts: Iterable[_Amounts]) -> _Amounts:
-    """Return the amounts of several copies; an unknown rate counts as none, an unknown lag makes all unknown."""
+    """Return the amounts of several copies: without a copy and after an unknown lag, all is unknown.
+
+    An unknown rate counts as none.
+    """
     each = list(amounts)
     lags, held = [a.lag for a in each], [a.held for a in each]
     return _Amounts(
-        sum(lags) if min(lags, default=0) >= 0 else -1,
-        sum(held) if min(held, default=0) >= 0 else -1,
+        sum(lags) if min(lags, default=-1) >= 0 else -1,
+        sum(held) if min(held, default=-1) >= 0 else -1,
         _known([a.written_per_s for a in each]),
         _known([a.copied_per_s for a in each]),
         _known([a.bytes_per_s for a in each]),

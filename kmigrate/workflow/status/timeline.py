@@ -113,9 +113,12 @@ _STEPS = {
 
 
 def _topic_events(before: TopicRecord | None, topic: TopicRecord) -> Iterator[TimelineEvent]:
-    if before is not None and before.phase is topic.phase:
-        return
     about = (topic.link, "topic", topic.topic)
+    if before is not None and before.phase is topic.phase:
+        if _given_up_unseen(before, topic):
+            fence_ms = topic.since_ms - topic.fenced_ms if topic.fenced_ms > before.fenced_ms else -1
+            yield TimelineEvent(topic.since_ms, Happened.GIVEN_UP, *about, topic.reason, fence_ms)
+        return
     if topic.phase is TopicPhase.PROMOTED:
         at_barrier = before is not None and before.phase is TopicPhase.FENCED
         flip_ms = topic.promoted_ms - before.since_ms if before is not None and at_barrier else -1
@@ -131,10 +134,17 @@ def _topic_events(before: TopicRecord | None, topic: TopicRecord) -> Iterator[Ti
         yield TimelineEvent(topic.since_ms, _STEPS[topic.phase], *about)
 
 
+def _given_up_unseen(before: TopicRecord | GroupRecord, now: TopicRecord | GroupRecord) -> bool:
+    """Return whether a promote was requested and given up between two states of the same phase."""
+    return now.phase in (TopicPhase.MIRRORING, GroupPhase.MIRRORED) and now.since_ms > before.since_ms and bool(now.reason)
+
+
 def _group_events(before: GroupRecord | None, group: GroupRecord) -> Iterator[TimelineEvent]:
-    if before is not None and before.phase is group.phase:
-        return
     about = (group.link, "group", group.group)
+    if before is not None and before.phase is group.phase:
+        if before.mode is group.mode and _given_up_unseen(before, group):
+            yield TimelineEvent(group.since_ms, Happened.GIVEN_UP, *about, group.reason)
+        return
     if group.phase is GroupPhase.PROMOTED:
         yield TimelineEvent(group.promoted_ms or group.since_ms, Happened.FLIPPED, *about)
     elif group.phase is GroupPhase.PROMOTING:

@@ -113,6 +113,11 @@ def test_a_group_with_a_backlog_says_how_much_is_left_to_read() -> None:
     assert group_attention(replace(GROUP, lag=9), NOW, GroupProgress(30.0, 0.3)).need is Need.STEADY
 
 
+def test_a_group_whose_lag_grows_waits_for_its_readers() -> None:
+    found = group_attention(replace(GROUP, lag=5_000), NOW, GroupProgress(-120.0, falls_behind=True))
+    assert found == Attention(Need.WAITS, "5,000 records to read, falls behind: the lag grows by 120 records/s")
+
+
 def test_members_are_counted_at_the_source_by_what_routers_tell() -> None:
     assert replace(GROUP, source_members=None).at_source == -1
     assert replace(GROUP, mode=GroupMode.FOLLOW, direct_members=2).at_source == 2

@@ -123,7 +123,12 @@ def test_links_and_the_whole_add_up_their_topics() -> None:
     assert found.total.left_s == 0.5
     added = tracker.add(shot(topic(part(100, 0)), topic(part(10, 10), name="new")), 2.0).total
     assert added.copied_per_s == 50.0, "a new topic has no rate yet, and the others keep theirs"
-    assert ProgressTracker().add(shot(), 0.0).links == {"l": TopicProgress(1.0, 0, 0, 0, 0.0)}
+
+
+def test_a_link_without_topics_has_no_copied_part() -> None:
+    found = ProgressTracker().add(shot(), 0.0)
+    assert found.links == {"l": TopicProgress(-1.0, 0, 0, 0, -1.0)}
+    assert found.total == found.links["l"]
 
 
 def test_forgotten_topics_are_forgotten() -> None:
@@ -144,9 +149,21 @@ def test_a_group_catches_up_or_falls_behind() -> None:
 
     assert after(1_000) == GroupProgress()
     assert after(1_000, 600) == GroupProgress(400.0, 1.5)
-    assert after(1_000, 1_300) == GroupProgress(-300.0, -1.0, falls_behind=True)
+    assert after(5_000, 5_300) == GroupProgress(-300.0, -1.0, falls_behind=True)
     assert after(1_000, 0) == GroupProgress(1_000.0, 0.0)
     assert after(1_000, -1, 500) == GroupProgress(), "no rate across a look that failed"
+
+
+def test_a_lag_that_grows_between_two_commits_is_no_backlog() -> None:
+    group = GroupStatus("l", "g", GroupPhase.MIRRORED, "", (), 0, 0)
+    tracker = ProgressTracker()
+    for at in range(20):
+        lag = 100 * (at % 5)  # 100 records/s are written, and every fifth look sees a commit
+        found = tracker.add(shot(groups=(replace(group, lag=lag),)), float(at)).group(group)
+        assert not found.falls_behind
+    for at in range(20, 40):
+        found = tracker.add(shot(groups=(replace(group, lag=100 * (at - 20)),)), float(at)).group(group)
+    assert found == GroupProgress(-100.0, -1.0, falls_behind=True), "nobody reads"
 
 
 def test_the_document_names_each_figure() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.state import State
@@ -76,6 +76,23 @@ def test_a_promote_that_is_given_up_has_its_reason_and_the_length_of_its_fence()
     pending = replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING, since_ms=110)
     *_, event = followed(pending, replace(TOPIC, since_ms=150))
     assert (event.happened, event.fence_ms) == (Happened.GIVEN_UP, -1)
+
+
+def test_a_promote_that_was_requested_and_given_up_between_two_looks_is_seen() -> None:
+    (topic,) = followed(replace(TOPIC, since_ms=150, reason="a router is silent", fenced_ms=110))
+    assert (topic.at_ms, topic.happened, topic.reason, topic.fence_ms) == (
+        150,
+        Happened.GIVEN_UP,
+        "a router is silent",
+        40,
+    )
+    (early,) = followed(replace(TOPIC, since_ms=150, reason="the lag is too large"))
+    assert (early.happened, early.fence_ms) == (Happened.GIVEN_UP, -1)
+    given_up = replace(GROUP, since_ms=160, reason="a member does not leave")
+    (group,) = followed(given_up)
+    assert (group.at_ms, group.happened, group.reason) == (160, Happened.GIVEN_UP, "a member does not leave")
+    assert len(followed(given_up, replace(given_up, mode=GroupMode.FOLLOW, since_ms=170))) == 1, "no promote was asked"
+    assert followed(replace(TOPIC, reason="the source deletes too early")) == []
 
 
 def test_groups_and_links_have_their_own_steps() -> None:
