@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -50,6 +51,11 @@ class _Cause:
     written_at: float
     left_out: int = 0
 
+    def counted(self, now: float) -> logging.LogRecord:
+        """Return the newest line with the count of the lines left out, and the seconds in which they came."""
+        self.newest.repeated, self.newest.repeated_s = self.left_out, now - self.written_at
+        return self.newest
+
 
 class RepeatFilter:
     """Passes the first line of a cause, and counts the cause's further lines for a minute.
@@ -86,9 +92,14 @@ class RepeatFilter:
                 return
             del self._causes[key]
             if cause.left_out:
-                cause.newest.repeated = cause.left_out
                 self._causes[key] = _Cause(cause.newest, now)
-                yield cause.newest
+                yield cause.counted(now)
+
+    def left(self, now: float) -> Iterator[logging.LogRecord]:
+        """Yield the newest line of each cause which came again, at the end of the log, and forget all causes."""
+        causes = list(self._causes.values())
+        self._causes.clear()
+        yield from (cause.counted(now) for cause in causes if cause.left_out)
 
 
 def _link_of(record: logging.LogRecord) -> str:
@@ -118,7 +129,7 @@ def as_text_line(record: logging.LogRecord) -> str:
     """Return a log record as a line of text; the indented lines of a traceback follow."""
     link = f"[{_link_of(record)}] " if _link_of(record) else ""
     repeated = getattr(record, "repeated", 0)
-    again = f" ({repeated} times more in {_WINDOW_S:g} s)" if repeated else ""
+    again = f" ({repeated} times more in {math.ceil(record.repeated_s)} s)" if repeated else ""
     head = f"{_time_of(record)} {record.levelname:<7} {_component_of(record)} "
     return head + log_line(f"{link}{record.getMessage()}{again}") + _indented(_trace_of(record))
 
@@ -161,6 +172,12 @@ class LogHandler(logging.StreamHandler[TextIO]):
         for record in self._repeats.ended(monotonic()):
             self._write(record)
 
+    def close(self) -> None:
+        """Write how often causes came again whose minute is not over: the log ends here."""
+        for record in self._repeats.left(monotonic()):
+            self._write(record)
+        super().close()
+
     def _write(self, record: logging.LogRecord) -> None:
         if self._skipped.skips(self.stream):
             return
@@ -197,6 +214,7 @@ async def open_log(section: LogSection, out: Output) -> AsyncIterator[None]:
     finally:
         await tasks.close()
         root.removeHandler(handler)
+        handler.close()
         ours.setLevel(before)
 
 

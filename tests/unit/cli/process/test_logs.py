@@ -162,6 +162,19 @@ def test_the_causes_that_are_counted_do_not_grow_with_the_clients(monkeypatch: p
     assert [repeats.passes(line(text), 0) for text in ("a", "b", "c", "b", "a")] == [True, True, True, False, True]
 
 
+def test_the_end_of_the_log_says_how_often_lines_came_again(capsys: pytest.CaptureFixture[str]) -> None:
+    async def run() -> None:
+        async with open_log(LogSection(), Output()):
+            for _ in range(4):
+                logging.getLogger("kmigrate.router").warning("target: refused")
+            logging.getLogger("kmigrate.router").warning("source: refused")
+
+    asyncio.run(run())
+    first, other, count = (each.split(" router ")[1] for each in capsys.readouterr().err.splitlines())
+    assert (first, other) == ("target: refused", "source: refused")
+    assert count == "target: refused (3 times more in 1 s)"
+
+
 def test_a_name_makes_no_second_line_and_nothing_that_a_terminal_obeys() -> None:
     """Any client chooses its client id: an invented log line would look like a line of ours."""
     name = "app\n2026-01-01T00:00:00.000Z INFO    controller [l] promoted\r\x1b[2J\x9b31m\u202e\u2028é"
