@@ -136,7 +136,8 @@ def _topic_events(before: TopicRecord | None, topic: TopicRecord) -> Iterator[Ti
 
 def _given_up_unseen(before: TopicRecord | GroupRecord, now: TopicRecord | GroupRecord) -> bool:
     """Return whether a promote was requested and given up between two states of the same phase."""
-    return now.phase in (TopicPhase.MIRRORING, GroupPhase.MIRRORED) and now.since_ms > before.since_ms and bool(now.reason)
+    mirrored = now.phase in (TopicPhase.MIRRORING, GroupPhase.MIRRORED)
+    return mirrored and now.since_ms > before.since_ms and bool(now.reason)
 
 
 def _group_events(before: GroupRecord | None, group: GroupRecord) -> Iterator[TimelineEvent]:
