@@ -34,6 +34,7 @@ from kmigrate.config.settings import (
 from kmigrate.errors import UsageError
 from kmigrate.model.backtracking import slow_part
 from kmigrate.model.nearest import nearest
+from kmigrate.model.words import as_words
 from kmigrate.workflow.playbook.places import Places
 
 __all__ = ["DEFAULT_FILE", "SECTIONS", "flat", "load"]
@@ -104,7 +105,8 @@ def _choose(path: Path | None, env: Mapping[str, str]) -> Path | None:
                     "no-config-file",
                     f"{origin} names {file}, and there is no such file",
                     still_true="nothing was contacted or changed",
-                    next_step="expected: the path of a kmigrate.toml (docs/configuration.md)",
+                    next_step=f"expected: the path of a kmigrate.toml; kmigrate init --config {as_words(str(file))} "
+                    "writes the file",
                 )
             return file
     here = Path(DEFAULT_FILE)

@@ -11,6 +11,7 @@ The guide owns no logic of a migration. A step of the guide is a step of a playb
     selection          the choice of clusters, link, topics and groups
     standing           where a migration stands
     next_step          the table from a standing to the next step
+    place              the flags that the printed commands need
     survey             topics and groups of the source
     itinerary          the steps for chosen topics and groups, as a playbook
     journey            the steps, carried out one by one

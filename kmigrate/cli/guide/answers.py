@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kmigrate.cli.guide.itinerary import Choices
+from kmigrate.cli.guide.place import Place
 
 __all__ = ["Answers"]
 
@@ -31,6 +32,11 @@ class Answers:
     moved: bool = False
     yes: bool = False
     config: Path | None = None
+    place: Place = field(init=False)
+    """The flags of this call that say where its clusters are."""
+
+    def __post_init__(self) -> None:
+        self.place = Place(str(self.config or ""), self.target)
 
     def command(self) -> str:
         """Return the command that goes on with these answers."""
@@ -67,4 +73,5 @@ class Answers:
             self.roll_producers,
             self.roll_consumers,
             bool(self.verify),
+            self.place,
         )

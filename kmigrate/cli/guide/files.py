@@ -13,24 +13,44 @@ _ALL_MAY_READ = 0o644
 
 
 def write_files(texts: Mapping[Path, str], *, private: Iterable[Path] = (), overwrite: bool) -> None:
-    """Write the texts; raise FileExistsError or OSError with nothing written. Only the owner reads private files."""
+    """Write the texts; raise FileExistsError or OSError with nothing changed. Only the owner reads private files."""
     hidden = frozenset(private)
     parts: dict[Path, Path] = {}
     published: list[Path] = []
+    kept: dict[Path, Path] = {}
     try:
         for path, text in texts.items():
             parts[path] = _written_part(path, text, 0o600 if path in hidden else _ALL_MAY_READ)
+        if overwrite:
+            kept = {path: _kept(path) for path in texts if path.is_file()}
         for path, part in parts.items():
             if overwrite:
+                published.append(path)
                 part.replace(path)
             else:
                 path.hardlink_to(part)  # fails if the file exists by now
                 published.append(path)
     except BaseException:  # Ctrl-C, too
-        _remove(published)
+        _take_back(published, kept)
         raise
     finally:
-        _remove(parts.values())
+        _remove([*parts.values(), *kept.values()])
+
+
+def _kept(path: Path) -> Path:
+    """Give a file that is about to be replaced a second name, and return the name."""
+    name = path.with_name(f".{path.name}.{os.getpid()}.kept")
+    name.hardlink_to(path)
+    return name
+
+
+def _take_back(published: Iterable[Path], kept: Mapping[Path, Path]) -> None:
+    """Remove the new files, and put the replaced files back."""
+    for path in published:
+        if path in kept:
+            kept[path].replace(path)
+        elif not path.is_dir():
+            path.unlink(missing_ok=True)
 
 
 def _written_part(path: Path, text: str, mode: int) -> Path:

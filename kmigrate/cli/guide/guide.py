@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +37,7 @@ from kmigrate.cli.guide.views import (
     trouble_of,
 )
 from kmigrate.config.raw_value import located
-from kmigrate.errors import Failed, Interrupted, KmigrateError, Refused
+from kmigrate.errors import Failed, Interrupted, KmigrateError, Refused, UsageError
 from kmigrate.extras import VERIFY
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.words import advised
@@ -126,21 +127,24 @@ class _Guide:
         if self.call.json and self.answers.run:
             self.call.out.as_lines()
         at = self._stand()
-        following = next_step(at)
+        following = self._next(at)
         if following.stage is Stage.CONFIGURE and self.asks and not self._configured():
             return None
         if following.stage is Stage.CONFIGURE:
             if not self.asks:
                 return self._answer(standing_view(at, following))
             at = self._stand()
-            following = next_step(at)
+            following = self._next(at)
         if following.stage in (Stage.CHOOSE_LINK, Stage.REACH_CLUSTER):
             return self._answer(standing_view(at, following))
         self._show(standing_view(at, following))
-        if following.stage in (Stage.FINISH, Stage.LEAVE, Stage.DONE) and not self.answers.topics:
-            return self._end(at, following)
-        if self.asks and not self.answers.topics and not wizard.choose("How do you go on?", _HOW[bool(at.topics)]):
+        if following.stage in (Stage.LEAVE, Stage.DONE) and not self.answers.topics:
             return self._answer(None)
+        way = self._way(at, following)
+        if way is _Way.LEAVE:
+            return self._answer(None)
+        if way is _Way.FINISH:
+            return self._finish(at)
         selection = Selection(self.call, self.answers, self.asks)
         selection.settle_clusters(at)
         survey = selection.look()
@@ -151,11 +155,20 @@ class _Guide:
     # where are we
 
     def _stand(self) -> Standing:
-        settings = self.call.settings
-        place, names = str(settings.place), settings.clusters.keys()
+        place, names = self._configuration()
         at = asyncio.run(self._ask_state(place)) if len(names) >= 2 else standing_of(place, names, None, None)
-        self.found["standing"], self.found["next"] = at.as_json(), next_step(at).as_json()
+        self.found["standing"], self.found["next"] = at.as_json(), self._next(at).as_json()
         return at
+
+    def _configuration(self) -> tuple[str, Collection[str]]:
+        """Return where the configuration is, and its clusters; a person may name a file that is not written yet."""
+        try:
+            settings = self.call.settings
+        except UsageError as error:
+            if error.ref != "no-config-file" or not self.asks:
+                raise
+            return str(self.call.config or os.environ["KMIGRATE_CONFIG"]), ()
+        return str(settings.place), settings.clusters.keys()
 
     async def _ask_state(self, place: str) -> Standing:
         names, link = self.call.settings.clusters.keys(), self.call.link(self.answers.link)
@@ -186,10 +199,23 @@ class _Guide:
         self.call = Call(self.call.config, self.call.target, debug=self.call.debug)
         return True
 
-    def _end(self, at: Standing, following: NextStep) -> Answer | None:
-        """Offer `link finish` once all is promoted; after that only tell what comes next."""
-        if following.stage is not Stage.FINISH or not (self.asks or self.answers.run):
-            return self._answer(None)
+    def _next(self, at: Standing) -> NextStep:
+        return next_step(at, self.answers.place)
+
+    def _way(self, at: Standing, following: NextStep) -> _Way:
+        """Return how to go on; once all that is mirrored is promoted, the link can end or move further topics."""
+        if self.answers.topics:
+            return _Way.CHOOSE
+        finishing = following.stage is Stage.FINISH
+        if self.asks:
+            ways = _HOW_FINISHING if finishing else _HOW[bool(at.topics)]
+            return wizard.choose("How do you go on?", ways)
+        if not finishing:
+            return _Way.CHOOSE
+        return _Way.FINISH if self.answers.run else _Way.LEAVE
+
+    def _finish(self, at: Standing) -> Answer | None:
+        """Run `link finish` as a step of its own."""
         step = {
             "title": "Let the clients leave the routers for the target's own brokers. No client restarts.",
             "run": "link finish",
@@ -215,8 +241,8 @@ class _Guide:
             if not journey.run(last=1):
                 return None
         self._check(at)
-        self._show(steps_view(steps, answers.link))
-        self.found["steps"] = [step_json(number, step, answers.link) for number, step in enumerate(steps, start=1)]
+        self._show(steps_view(steps, answers.choices()))
+        self.found["steps"] = [step_json(number, step, answers.choices()) for number, step in enumerate(steps, start=1)]
         self._write(steps)
         if not answers.run and self.asks:
             answers.run = wizard.agree("Run the steps now, one by one?")
@@ -225,7 +251,7 @@ class _Guide:
             if not journey.run():
                 return None
         after = self._stand() if answers.run else at
-        following = next_step(after)
+        following = self._next(after)
         if answers.run:
             self._show(standing_view(after, following))
         elif not self.call.json:
@@ -307,7 +333,7 @@ class _Guide:
 
     def _command(self, text: str) -> None:
         if not self.call.json:
-            self.call.out.show(Text(f"  $ {text}", style="cyan"), as_it_is=True)
+            self.call.out.show(Text(f"  $ {self.answers.place.at(text)}", style="cyan"), as_it_is=True)
 
     def _answer(self, view: RenderableType | None) -> Answer | None:
         """Return the JSON document; the views of a person have been shown on the way."""
@@ -318,10 +344,24 @@ class _Guide:
         return None
 
 
+class _Way(Enum):
+    """The ways on from a standing."""
+
+    CHOOSE = auto()
+    FINISH = auto()
+    LEAVE = auto()
+
+
+_LEAVE = ("leave", _Way.LEAVE)
 _HOW = {
-    False: [("choose topics and groups", True), ("leave", False)],
-    True: [("choose topics and groups; those that are mirrored are marked", True), ("leave", False)],
+    False: [("choose topics and groups", _Way.CHOOSE), _LEAVE],
+    True: [("choose topics and groups; those that are mirrored are marked", _Way.CHOOSE), _LEAVE],
 }
+_HOW_FINISHING = [
+    ("let the clients leave the routers (kmigrate link finish)", _Way.FINISH),
+    ("choose further topics and groups", _Way.CHOOSE),
+    _LEAVE,
+]
 
 
 def _can_verify() -> bool:

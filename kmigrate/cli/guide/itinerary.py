@@ -13,6 +13,7 @@ from typing import Any
 
 import tomlkit
 
+from kmigrate.cli.guide.place import NOWHERE, Place
 from kmigrate.model.words import as_words
 
 __all__ = ["Choices", "command_of", "playbook_text", "step_json", "steps_of"]
@@ -40,6 +41,8 @@ class Choices:
     """Command that restarts the producers with the router's address; '': a person does."""
     roll_consumers: str = ""
     verify: bool = False
+    place: Place = NOWHERE
+    """The flags with which every printed command of kmigrate finds the clusters."""
 
 
 def steps_of(choices: Choices) -> list[Table]:
@@ -108,12 +111,15 @@ def _move(client: str, command: str, unless: str, scope: Mapping[str, Any]) -> T
     return {"title": title, **kind, "unless": unless, **scope}
 
 
-def command_of(step: Mapping[str, Any], link: str) -> str:
+def command_of(step: Mapping[str, Any], choices: Choices) -> str:
     """Return the command that a step stands for, as a person types the command."""
     if "exec" in step:
         return str(step["exec"])
-    if "approve" in step:
-        return ""
+    return "" if "approve" in step else choices.place.at(_own_command(step, choices.link))
+
+
+def _own_command(step: Mapping[str, Any], link: str) -> str:
+    """Return the command of kmigrate that a step stands for."""
     names = [name for key in _ARGUMENTS for name in _names(step.get(key))]
     if "wait" in step:
         scope = [] if step["wait"].endswith(" running") and "mirror" not in step["wait"] else ["--link", link]
@@ -125,9 +131,9 @@ def command_of(step: Mapping[str, Any], link: str) -> str:
     return f"kmigrate {step['run']} {shlex.join(flags)} {as_words(*names)}"
 
 
-def step_json(number: int, step: Mapping[str, Any], link: str) -> dict[str, Any]:
+def step_json(number: int, step: Mapping[str, Any], choices: Choices) -> dict[str, Any]:
     """Return a step for programs: its number from 1, its title, its command, and the step as a playbook has it."""
-    return {"step": number, "title": step["title"], "command": command_of(step, link), "does": dict(step)}
+    return {"step": number, "title": step["title"], "command": command_of(step, choices), "does": dict(step)}
 
 
 def _names(value: Any) -> Sequence[str]:

@@ -91,7 +91,7 @@ class Journey:
 
     def _show(self, at: int, result: Mapping[str, Any], view: Any) -> None:
         if self.call.json:
-            fields = step_json(at + 1, self.steps[at], self.choices.link)
+            fields = step_json(at + 1, self.steps[at], self.choices)
             self.call.out.line({**fields, "result": result}, "")
         elif view is not None:
             self.call.out.show(view)
@@ -99,7 +99,7 @@ class Journey:
     def _head(self, at: int) -> None:
         if self.call.json:
             return
-        command = command_of(self.steps[at], self.choices.link)
+        command = command_of(self.steps[at], self.choices)
         title = Text(f"Step {at + 1} of {len(self.steps)}: {self.steps[at]['title']}", style="bold")
         self.call.out.show(title)
         if command:

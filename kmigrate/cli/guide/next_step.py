@@ -6,10 +6,11 @@ A row is a function that returns the next step, or None if another row decides. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from kmigrate.cli.guide.place import NOWHERE, Place
 from kmigrate.cli.guide.standing import Standing
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupPhase, TopicPhase
 from kmigrate.model.words import advised
@@ -50,9 +51,10 @@ class NextStep:
         return asdict(self)
 
 
-def next_step(standing: Standing) -> NextStep:
-    """Return the next step of a migration."""
-    return next(step for row in _ROWS if (step := row(standing)) is not None)
+def next_step(standing: Standing, place: Place = NOWHERE) -> NextStep:
+    """Return the next step of a migration; its command has the flags of the place."""
+    found = next(step for row in _ROWS if (step := row(standing)) is not None)
+    return replace(found, command=place.at(found.command))
 
 
 def _configure(at: Standing) -> NextStep | None:

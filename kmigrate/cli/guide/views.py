@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from kmigrate.cli.base.words import Text
-from kmigrate.cli.guide.itinerary import command_of
+from kmigrate.cli.guide.itinerary import Choices, command_of
 from kmigrate.cli.guide.next_step import NextStep
 from kmigrate.cli.guide.standing import Standing
 from kmigrate.cli.guide.survey import GroupFound, Survey, TopicFound
@@ -145,12 +145,12 @@ def _warnings(plan: Mapping[str, Any]) -> Iterable[Text]:
         yield from (Text(f"! {each}", style="yellow") for each in plan[key])
 
 
-def steps_view(steps: Sequence[Mapping[str, Any]], link: str) -> RenderableType:
+def steps_view(steps: Sequence[Mapping[str, Any]], choices: Choices) -> RenderableType:
     """Return the steps in plain words, each with its command."""
     rows: list[RenderableType] = [Text("The steps", style="bold")]
     for number, step in enumerate(steps, start=1):
         rows.append(Text(f"{number:>3}. {step['title']}"))
-        command = command_of(step, link)
+        command = command_of(step, choices)
         if command:
             rows.append(Text(f"     $ {command}", style="cyan"))
     return Group(*rows)

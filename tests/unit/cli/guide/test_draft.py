@@ -76,6 +76,44 @@ def test_with_overwrite_the_files_are_replaced(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.part"))
 
 
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_with_overwrite_all_files_are_replaced_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    replace, file, secret = Path.replace, tmp_path / "kmigrate.toml", tmp_path / "secrets/new.sasl.password"
+    secret.parent.mkdir()
+    for each in (file, secret):
+        each.write_text("mine", encoding="utf-8")
+
+    def stop(path: Path, place: Path) -> Path:
+        if place == file and path.suffix == ".part":
+            raise failure
+        return replace(path, place)
+
+    monkeypatch.setattr(Path, "replace", stop)
+    with pytest.raises((KeyboardInterrupt, Failed)):
+        write_draft(draft(), file, overwrite=True)
+    found = {path: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {file: "mine", secret: "mine"}
+
+
+def test_a_new_file_beside_a_replaced_file_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, file = Path.replace, tmp_path / "kmigrate.toml"
+    file.write_text("mine", encoding="utf-8")
+
+    def stop(path: Path, place: Path) -> Path:
+        made = replace(path, place)
+        if place == file and path.suffix == ".part":
+            raise KeyboardInterrupt
+        return made
+
+    monkeypatch.setattr(Path, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_draft(draft(), file, overwrite=True)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
+    assert file.read_text(encoding="utf-8") == "mine"
+
+
 @pytest.mark.parametrize("secrets", [True, False])
 def test_a_place_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, secrets: bool) -> None:
     blocked = tmp_path / "file"

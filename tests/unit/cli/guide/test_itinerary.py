@@ -14,7 +14,7 @@ _ALL = Choices("blue", "old", "new", ("orders", "pay ments"), ("billing",), "./r
 
 
 def commands(choices: Choices) -> list[str]:
-    return [command_of(step, choices.link) for step in steps_of(choices)]
+    return [command_of(step, choices) for step in steps_of(choices)]
 
 
 def test_groups_move_before_topics_and_producers_move_first() -> None:
@@ -60,7 +60,7 @@ def test_names_that_look_like_flags_stay_names() -> None:
 
 
 def test_the_step_that_ends_a_link_is_a_command_of_the_command_line() -> None:
-    assert command_of({"run": "link finish", "name": "blue"}, "blue").split() == ["kmigrate", "link", "finish", "blue"]
+    assert command_of({"run": "link finish", "name": "blue"}, _ALL).split() == ["kmigrate", "link", "finish", "blue"]
 
 
 def test_a_name_that_looks_like_a_variable_stays_a_name() -> None:
