@@ -2,12 +2,15 @@ r"""Text for a person's terminal: nothing else in the CLI makes rich's own Text 
 
 Names from outside (groups, ids, software names, brokers' messages) may hold rich's markup, emoji codes, escape
 sequences, line breaks, characters that reverse a line. `Text` and `SafeTable` show all of these and obey none.
-A line break is shown as `\n`; a view that needs several lines makes the lines by `below`.
+A line break is shown as `\n`; a view that needs several lines makes the lines by `below`. Inside `hidden`, both put
+something else in the place of secrets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 from rich.style import Style
@@ -16,18 +19,31 @@ from rich.text import Text as RichText
 
 from kmigrate.model.words import one_line
 
-__all__ = ["SafeTable", "Text", "below"]
+__all__ = ["SafeTable", "Text", "below", "hidden"]
+
+_HIDE: ContextVar[Callable[[str], str]] = ContextVar("hide", default=str)
+"""Returns a text without its secrets."""
+
+
+@contextmanager
+def hidden(hide: Callable[[str], str]) -> Iterator[None]:
+    """Pass each text that is made in the block through a function that hides secrets."""
+    before = _HIDE.set(hide)
+    try:
+        yield
+    finally:
+        _HIDE.reset(before)
 
 
 class Text(RichText):
     """A rich text without markup, shown in a single line."""
 
     def __init__(self, text: str = "", style: str | Style = "", **more: Any) -> None:
-        super().__init__(one_line(text), style, **more)
+        super().__init__(one_line(_HIDE.get()(text)), style, **more)
 
     def append(self, text: RichText | str, style: str | Style | None = None) -> Text:
         """Append words with harmless characters; append a rich text unchanged."""
-        super().append(one_line(text) if isinstance(text, str) else text, style)
+        super().append(one_line(_HIDE.get()(text)) if isinstance(text, str) else text, style)
         return self
 
     @classmethod

@@ -97,7 +97,7 @@ def _check_values(call: Call, book: Playbook, *, to_run: bool) -> None:
             if error.ref == "missing-value" and call.interactive:
                 continue  # the step itself asks for the missing value
             error.what = book.values.hide(f"{step.place}: {step.name} ({step.text}): {error.what}")
-            error.still_true = "no step was run"
+            error.still_true, error.next_step = "no step was run", book.values.hide(error.next_step)
             raise
 
 

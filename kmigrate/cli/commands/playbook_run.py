@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.output import Answer
-from kmigrate.cli.base.words import Text
+from kmigrate.cli.base.words import Text, hidden
 from kmigrate.cli.commands.playbook_exec import run_command
 from kmigrate.cli.commands.playbook_verbs import CALLS, parameter_of
 from kmigrate.cli.commands.wait import hold_on
@@ -46,6 +46,8 @@ _PROGRESS_SECONDS = {True: 1.0, False: 10.0}
 _TRIED_AGAIN = (Failed, WaitTimedOut)
 _NEVER_AGAIN = (AuthenticationFailed, Diverged, ProtocolViolation, StateLogBroken)
 """Failures that a further try cannot end."""
+_WITHOUT_A_YES = frozenset({"not-approved", "not-confirmed", "approval-timed-out", "exec-timed-out"})
+"""Ends of an approval that are no failure: the run waits for a yes."""
 _GO_ON = "run the playbook again: it goes on here"
 
 Result = tuple[Mapping[str, Any], RenderableType | None]
@@ -99,7 +101,7 @@ class Runner:
             except Interrupted:
                 raise
             except KmigrateError as failure:
-                if not isinstance(step, ApproveStep):  # a run that waits for a yes has not failed
+                if not isinstance(step, ApproveStep) or failure.ref not in _WITHOUT_A_YES:
                     self._after(failure)
                 raise
 
@@ -116,7 +118,7 @@ class Runner:
     def _one(self, step: Step) -> None:
         """Run a step; with --json print a line when the step starts and a line when the step has ended."""
         started = monotonic()
-        with self._recorded(step, started), self._named(step):
+        with self._recorded(step, started), self._named(step), hidden(self._book.values.hide):
             self._announce(step)
             result, view = self.skipped(step) or self._tried(step)
             outcome = "skipped" if "skipped" in result else "nothing to do" if result.get("changes") == [] else "done"

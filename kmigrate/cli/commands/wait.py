@@ -12,9 +12,11 @@ from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import Link
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.words import Text
-from kmigrate.errors import Interrupted, UsageError
+from kmigrate.errors import Interrupted, Refused, UsageError, WaitTimedOut
+from kmigrate.model.nearest import nearest
+from kmigrate.model.state import State
 from kmigrate.model.words import as_words
-from kmigrate.net.clock import sleep
+from kmigrate.net.clock import monotonic, sleep
 from kmigrate.workflow import verbs
 from kmigrate.workflow.playbook.conditions import EXPECTED, Condition, Scope, meant_condition, parse_condition
 from kmigrate.workflow.playbook.waiting import wait_until
@@ -22,6 +24,10 @@ from kmigrate.workflow.playbook.waiting import wait_until
 __all__ = ["app", "hold_on", "wait"]
 
 app = typer.Typer()
+
+_NOT_CREATED_YET = frozenset({"no-state-log", "no-link"})
+"""References of errors that end when somebody creates the link, as an earlier job of a pipeline does."""
+_LOOK_S = 1.0
 
 
 @command(app, "wait")
@@ -39,7 +45,8 @@ async def wait(
     """Wait until a condition holds; changes nothing.
 
     Conditions: 'lag <= N', 'topics PHASE', 'groups PHASE', 'mirror running', 'router running', 'controller running',
-    'seconds N' (docs/playbooks.md). The exit code is 5 if the condition does not hold in time.
+    'seconds N' (docs/playbooks.md). A link that is not created yet is waited for, too. The exit code is 5 if the
+    condition does not hold in time.
     """
     sentence = call.required(condition, "CONDITION", f"the condition: {EXPECTED}")
     parsed = parse_condition(sentence)
@@ -95,9 +102,40 @@ async def hold_on(call: Call, condition: Condition, scope: Scope, timeout: float
         with call.out.waiting(condition.text):
             await sleep(condition.number)
         return {"condition": condition.text, "seconds": condition.number}
-    async with call.connections() as connections:
-        if scope.link is not None:
-            verbs.resolve_link(connections.log.state, scope.link)
-        with call.out.waiting(f"waiting for {condition.text}") as waiting:
-            seconds = await wait_until(connections, condition, scope, timeout, waiting.say)
-    return {"condition": condition.text, "seconds": round(seconds, 3)}
+    began = monotonic()
+    with call.out.waiting(f"waiting for {condition.text}") as waiting:
+        while True:
+            waited = monotonic() - began
+            left = round(max(0.0, timeout - waited), 1)
+            try:
+                async with call.connections() as connections:
+                    _find_link(connections.log.state, scope.link)
+                    await wait_until(connections, condition, scope, left, waiting.say)
+                return {"condition": condition.text, "seconds": round(monotonic() - began, 3)}
+            except Refused as refused:
+                if refused.ref not in _NOT_CREATED_YET:
+                    raise
+                if waited >= timeout:
+                    raise _never_created(condition, timeout, refused) from None
+                waiting.say(
+                    f"waiting for {condition.text}: {refused.what}; {timeout - waited:.0f} s until this wait ends"
+                )
+                await sleep(min(_LOOK_S, timeout - waited))
+
+
+def _find_link(state: State, link: str | None) -> None:
+    """Raise `no-link` for a link that is not created yet, and `unknown-link` for a misspelt link."""
+    if link is None or state.link(link) is not None:
+        return
+    if nearest(link, (each.name for each in state.links())):
+        verbs.resolve_link(state, link)
+    raise Refused("no-link", f"there is no link {link} yet")
+
+
+def _never_created(condition: Condition, timeout: float, refused: Refused) -> WaitTimedOut:
+    return WaitTimedOut(
+        "wait-timed-out",
+        f"waited {timeout:g} s for {condition.text}: {refused.what}",
+        still_true="the wait changed nothing, and what was asked for before goes on",
+        next_step="kmigrate link create NAME --source CLUSTER --target CLUSTER; then wait again",
+    )

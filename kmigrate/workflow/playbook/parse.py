@@ -153,6 +153,7 @@ def _variables(top: _Table, found: Any, given: Mapping[str, str], environment: M
         at = _Table(top.file, top.places, ("variables", name))
         if not is_variable_name(name):
             raise at.bad("", f"{name!r} is no name of a variable", "letters, digits, _ and -, a letter first")
+        _refuse_shared_name(at, name, variables)
         variables[name] = variable = _declared(at, name, value)
         read = _value(at, variable, given, environment)
         if read is not None:
@@ -165,6 +166,14 @@ def _variables(top: _Table, found: Any, given: Mapping[str, str], environment: M
         expected = " and ".join(filter(None, (flags, f"{secrets} in the environment" if secrets else "")))
         raise _Table(top.file, top.places, ("variables", unset[0].name)).bad("", f"no value: {missing}", expected)
     return Values(variables, values)
+
+
+def _refuse_shared_name(at: _Table, name: str, others: Iterable[str]) -> None:
+    """Refuse two variables that would reach a command as one environment variable."""
+    called = environment_name(name)
+    for other in others:
+        if environment_name(other) == called:
+            raise at.bad("", f"{other} and {name} are both {called} in the environment", "another name")
 
 
 def _declared(at: _Table, name: str, value: Any) -> Variable:

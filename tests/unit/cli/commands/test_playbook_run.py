@@ -11,14 +11,17 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import typer
+from rich.console import Group
 from rich.text import Text
 
 from kmigrate.cli.app import main
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.words import Text as ShownText
 from kmigrate.cli.commands.playbook import _Reached
 from kmigrate.cli.commands.playbook_verbs import CALLS
+from kmigrate.cli.views.tables import table
 from kmigrate.errors import Diverged, Failed, Refused, Unreachable
 
 Run = Callable[..., tuple[int, list[dict[str, Any]], str]]
@@ -245,6 +248,35 @@ def test_a_file_approves_once_it_exists(run: Run) -> None:
 @pytest.mark.parametrize(("command", "code"), [("true", Exit.OK), ("false", Exit.REFUSED), ("absent-x", Exit.FAILED)])
 def test_a_command_approves_with_its_exit_code(command: str, code: Exit, run: Run) -> None:
     assert run(f'[[step]]\napprove = "well?"\ncommand = "{command}"\n')[0] == code
+
+
+def test_an_approval_whose_command_cannot_start_is_a_failure_and_a_missing_yes_is_none(run: Run) -> None:
+    after = '[[on_failure]]\nexec = "touch undone"\n'
+    code, lines, _ = run('[[step]]\napprove = "well?"\ncommand = "false"\n' + after)
+    assert (code, lines[-1]["error"], Path("undone").exists()) == (Exit.REFUSED, "not-approved", False)
+    code, lines, _ = run('[[step]]\napprove = "well?"\ncommand = "absent-x"\n' + after)
+    assert (code, lines[-1]["error"], Path("undone").exists()) == (Exit.FAILED, "exec-failed", True)
+
+
+def test_no_view_of_a_step_shows_a_secret(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def check(call: Call, name: str | None = None) -> Answer:
+        if type(call) is not Call:
+            raise _Reached
+        rows = table("login", "words")
+        rows.add_row(f"as {name}", ShownText.assemble("with ", (f"the {name}", "bold")))
+        call.out.note(f"{name} will end soon")
+        return Answer({"changes": []}, Group(ShownText(f"logged in with {name}"), rows))
+
+    monkeypatch.setitem(cast("Any", CALLS), "link check", check)
+    text = '[variables]\npw = { default = "hush-hush", secret = true }\n[[step]]\nrun = "link check"\nname = "${pw}"\n'
+    Path("p.toml").write_text(text, encoding="utf-8")
+    assert main(["playbook", "run", "p.toml"]) == Exit.OK
+    said = capfd.readouterr()
+    assert "hush" not in said.out + said.err
+    assert all(each in said.out for each in ("logged in with ***", "as ***", "with the ***"))
+    assert "*** will end soon" in said.err
 
 
 def test_secrets_reach_commands_and_are_never_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

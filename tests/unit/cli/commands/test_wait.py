@@ -18,6 +18,8 @@ from kmigrate.cli.app import main
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.output import Waiting
+from kmigrate.cli.commands import wait
+from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import ControllerPresence
 from kmigrate.model.records import TopicRecord
@@ -129,6 +131,36 @@ def test_a_misspelt_link_is_corrected_at_once(log: MemoryLog, said: Said) -> Non
     code, told = said("topics mirroring", "--link", "bleu")
     assert (code, told["error"]) == (Exit.REFUSED, "unknown-link")
     assert "did you mean 'blue'?" in told["what"]
+
+
+def test_a_link_that_is_not_created_yet_is_waited_for(
+    log: MemoryLog, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wait, "_LOOK_S", 0.01)
+    opened, attempts = Call.connections, list[str]()
+
+    @asynccontextmanager
+    async def opened_later(call: Call) -> AsyncIterator[Any]:
+        attempts.append("")
+        if len(attempts) < 3:
+            raise Refused("no-state-log", "target t has no state log yet")
+        if len(attempts) == 5:
+            log._put("link/later", replace(LINK, name="later", uuid="b"))
+            log.say(ControllerPresence("c", 0, True, 500))
+        async with opened(call) as connections:
+            yield connections
+
+    monkeypatch.setattr(Call, "connections", opened_later)
+    code, told = said("controller running", "--link", "later")
+    assert (code, told["condition"], len(attempts)) == (Exit.OK, "controller running", 5)
+
+
+@pytest.mark.usefixtures("log")
+def test_a_wait_for_a_link_that_nobody_creates_ends_in_time(said: Said) -> None:
+    code, told = said("topics mirroring", "--link", "later", "--timeout", "0.1")
+    assert (code, told["error"]) == (Exit.TIMED_OUT, "wait-timed-out")
+    assert told["what"] == "waited 0.1 s for topics mirroring: there is no link later yet"
+    assert told["next"].startswith("kmigrate link create")
 
 
 @pytest.mark.usefixtures("interrupts")

@@ -129,6 +129,11 @@ def test_steps_become_values_and_take_the_default_link() -> None:
         ),
         ("variables = 5", "f.toml:1:1: variables: found 5", "[variables]"),
         ("[variables]\n1x = 5", "f.toml:2:1: variable 1x: '1x' is no name", "letters"),
+        (
+            "[variables]\na-b = 1\nA_b = 2",
+            "f.toml:3:1: variable A_b: a-b and A_b are both KMIGRATE_VAR_A_B in the environment",
+            "another name",
+        ),
         ("[variables]\nx = 1979-05-27", "f.toml:2:1: variable x: found", "a text, a list of texts"),
         (
             "[variables.x]\nsecrt = true",
