@@ -117,9 +117,7 @@ async def hold_on(call: Call, condition: Condition, scope: Scope, timeout: float
                     raise
                 if waited >= timeout:
                     raise _never_created(condition, timeout, refused) from None
-                waiting.say(
-                    f"waiting for {condition.text}: {refused.what}; {timeout - waited:.0f} s until this wait ends"
-                )
+                waiting.say(f"waiting for {condition.text}: {refused.what}; {left:.0f} s until this wait ends")
                 await sleep(min(_LOOK_S, timeout - waited))
 
 

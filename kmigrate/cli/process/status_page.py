@@ -18,6 +18,7 @@ from kmigrate.cli.process.logs import open_log, report
 from kmigrate.cli.process.metrics_endpoint import process_registry
 from kmigrate.cli.process.workers import end_with_parent
 from kmigrate.config.listen import listen_address
+from kmigrate.errors import UsageError
 from kmigrate.net.http import Page, PageServer
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.observe.registry import CONTENT_TYPE, exposition
@@ -36,6 +37,7 @@ _LOOK_SECONDS = 1.0
 
 async def serve_status(call: Call, *, worker: bool = False) -> Exit:
     """Serve the web page at `[http] listen` until SIGTERM or SIGINT; a worker ends with its parent process, too."""
+    host, port = _address(call)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -46,12 +48,12 @@ async def serve_status(call: Call, *, worker: bool = False) -> Exit:
     call.out.never_block()
     async with open_log(call.settings.log, call.out), call.connections() as connections:
         connections.asking = nullcontext  # no spinner: nobody waits at a terminal
-        await _serve(call, connections, stop)
+        await _serve(call, connections, stop, host, port)
         report(call.out, "page", {"event": "stopped"}, "stopped")
     return Exit.OK
 
 
-async def _serve(call: Call, connections: Connections, stop: asyncio.Event) -> None:
+async def _serve(call: Call, connections: Connections, stop: asyncio.Event, host: str, port: int) -> None:
     fatal: list[BaseException] = []
 
     def fail(error: BaseException) -> None:
@@ -61,7 +63,7 @@ async def _serve(call: Call, connections: Connections, stop: asyncio.Event) -> N
     timeline = Timeline()
     timeline.follow(connections.log.state)
     feed = Feed(partial(snapshot, connections), timeline)
-    server = PageServer(*_address(call), _pages(connections.log, feed))
+    server = PageServer(host, port, _pages(connections.log, feed))
     await server.start()
     tasks = TaskOwner(fail)
     try:
@@ -79,7 +81,13 @@ async def _serve(call: Call, connections: Connections, stop: asyncio.Event) -> N
 
 def _address(call: Call) -> tuple[str, int]:
     address = listen_address(call.settings.http.listen)
-    assert address is not None, "the configuration has checked the address"
+    if address is None:  # the configuration has checked each address, and '' means no page
+        raise UsageError(
+            "bad-listen-address",
+            "--http has no address",
+            still_true="nothing was contacted or changed",
+            next_step="expected: HOST:PORT, or a port of 127.0.0.1",
+        )
     return address
 
 

@@ -105,6 +105,8 @@ class Watch(App[Exit]):
         self._tracker = ProgressTracker()
         self._look: Look | None = None
         self._looked_s = monotonic()
+        self._trouble = ""
+        """The reason why the last look failed, or ''."""
         self._pause_s = interval_s
         self._order = Order.ATTENTION
         self._rows: list[TopicRow | GroupRow] = []
@@ -131,19 +133,30 @@ class Watch(App[Exit]):
         self.run_worker(self._look_on())
 
     async def _look_on(self) -> None:
-        """Look at the clusters again and again; end the application with the error of a look."""
+        """Look at the clusters again and again; an error before the first snapshot, or a bug, ends the application."""
         try:
             used_s = cpu_s()
             while True:
-                shot = await self._take()
-                self._looked_s = monotonic()
-                self.show(Look(shot, self._tracker.add(shot)))
+                await self._look_once()
                 await sleep(self._interval_s)
                 used_s, before_s = cpu_s(), used_s
                 self._pause_s = max(self._interval_s, min(_LONGEST_S, (used_s - before_s) / _SHARE))
                 await sleep(self._pause_s - self._interval_s)
         except Exception as error:
             self._fail(error)
+
+    async def _look_once(self) -> None:
+        """Show a new snapshot; a cluster that does not answer is named, and the last snapshot stays."""
+        try:
+            shot = await self._take()
+        except KmigrateError as error:
+            if self._look is None:
+                raise
+            self._trouble = error.summary
+            self._tick()
+            return
+        self._trouble, self._looked_s = "", monotonic()
+        self.show(Look(shot, self._tracker.add(shot)))
 
     async def _ask(self, link: str, group: str) -> GroupDetail | None:
         """Ask for one group; an error that is no answer of a cluster ends the application."""
@@ -189,7 +202,8 @@ class Watch(App[Exit]):
         clock = clock_line(now_ms(), shot.links, monotonic() - self._looked_s, self._pause_s)
         if self._pause_s > 2 * self._interval_s:
             clock.append(f"  every {self._pause_s:.0f} s", "dim")
-        head = head_lines(shot, progress, self._rows, clock, self._choice(), self.size.width)
+        trouble = Text(f"✗ not asked: {self._trouble}" if self._trouble else "", style="bold red")
+        head = head_lines(shot, progress, self._rows, clock, [trouble, self._choice()], self.size.width)
         self._head.update(head)
 
     def _choice(self) -> Text:

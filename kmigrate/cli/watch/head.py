@@ -27,11 +27,16 @@ _LATE_S = 3.0
 
 
 def head_lines(
-    shot: Snapshot, progress: Progress, rows: Sequence[TopicRow | GroupRow], clock: Text, choice: Text, width: int
+    shot: Snapshot,
+    progress: Progress,
+    rows: Sequence[TopicRow | GroupRow],
+    clock: Text,
+    more: Iterable[Text],
+    width: int,
 ) -> RichText:
     """Return all lines, each cut at the width; key `a` shows the alarms for which there is no room.
 
-    `choice` says which rows are shown, in which order; an empty choice has no line.
+    `more` are the last lines; an empty text has no line.
     """
     narrow = width < _NARROW
     found = alarms(shot)
@@ -40,7 +45,7 @@ def head_lines(
     if len(found) > most:
         shown.append(Text(f"  and {len(found) - most} more: key a", style="yellow"))
     lines = [clock, process_line(shot), total_line(progress.total, narrow=narrow), count_line(rows, narrow=narrow)]
-    lines += [*shown, *([choice] if choice else [])]
+    lines += [*shown, *filter(None, more)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return below(lines)

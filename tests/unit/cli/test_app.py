@@ -124,6 +124,7 @@ def test_a_missing_value_is_a_usage_error_where_nobody_can_be_asked(
         (["link", "create", "l", "--source", "other"], Exit.USAGE, "unknown-cluster"),
         (["status", "--target", "other"], Exit.USAGE, "unknown-cluster"),
         (["status", "--config", "gone.toml"], Exit.USAGE, "no-config-file"),
+        (["status", "--http", ""], Exit.USAGE, "bad-listen-address"),
         (["playbook", "plan", "gone.toml"], Exit.USAGE, "no-playbook"),
         (["verify", "--html", "gone/page.html"], Exit.USAGE, "report-not-writable"),
         (["verify", "--junit", "."], Exit.USAGE, "report-not-writable"),

@@ -261,7 +261,32 @@ def test_q_and_ctrl_c_end_it_with_their_codes(key: str, code: Exit) -> None:
     asyncio.run(scenario())
 
 
-def test_an_error_of_a_look_ends_it_and_is_kept() -> None:
+def test_a_failed_look_is_named_and_the_last_snapshot_stays() -> None:
+    answers: list[Snapshot | Exception] = [estate(), Unreachable("cluster-unreachable", "no broker answers"), estate(1)]
+    going_on = asyncio.Event()
+
+    async def look() -> Snapshot:
+        if len(answers) == 1:
+            await going_on.wait()
+        if not answers:
+            await asyncio.Event().wait()
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def scenario() -> None:
+        app = Watch(look, _billing, 0.1)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await shows(app, pilot, "✗ not asked: cluster-unreachable: no broker answers", "orders")
+            going_on.set()
+            await until(app, pilot, lambda: "not asked" not in text(app))
+            assert (app.failure, app.return_value) == (None, None)
+
+    asyncio.run(scenario())
+
+
+def test_an_error_of_the_first_look_ends_it_and_is_kept() -> None:
     async def broken() -> Snapshot:
         raise Unreachable("cluster-unreachable", "no broker of the target answers")
 

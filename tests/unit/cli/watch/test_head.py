@@ -21,11 +21,13 @@ ROWS: list[TopicRow | GroupRow] = [*topic_rows(SHOT, PROGRESS), *group_rows(SHOT
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     clock = clock_line(AT_MS, SHOT.links, 0.0, 1.0)
-    lines = head_lines(replace(SHOT, warnings=("w" * 200,) * 3), PROGRESS, ROWS, clock, Text(), width).plain.split("\n")
+    lines = head_lines(replace(SHOT, warnings=("w" * 200,) * 3), PROGRESS, ROWS, clock, [Text()], width).plain.split(
+        "\n"
+    )
     assert max(map(len, lines)) <= width
     assert len(lines) <= 7
     assert lines[-1].strip().endswith("more: key a"), "warnings without room are counted"
-    assert head_lines(SHOT, PROGRESS, ROWS, clock, Text("by lag"), width).plain.endswith("\nby lag")
+    assert head_lines(SHOT, PROGRESS, ROWS, clock, [Text(), Text("by lag")], width).plain.endswith("\nby lag")
 
 
 def test_figures_of_a_cluster_that_does_not_answer_are_called_old() -> None:
