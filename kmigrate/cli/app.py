@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -54,8 +54,21 @@ COMMANDS = (
 )
 """The verbs and groups of verbs, in the order of the help, which is the order of a migration."""
 
+
+class _Tree(TyperGroup):
+    """The root of the tree: common options may stand before the verb, in a call and where a shell completes a call."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of a call; a call to complete may still lack its verb."""
+        given = behind_verb(args)
+        if extra.get("resilient_parsing") and given and given[0].startswith("--"):
+            given = []  # options alone: a shell asks for the verb
+        return super().make_context(info_name, given, parent, **extra)
+
+
 _root = typer.Typer(
     name="kmigrate",
+    cls=_Tree,
     help="Moves a live Kafka estate from one cluster to another, with nothing lost, doubled or reordered.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -90,7 +103,7 @@ app = _tree()
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return an exit code of `kmigrate.cli.base.exits`."""
-    given = behind_verb(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
     if not given and sys.stdin.isatty() and sys.stdout.isatty():
         given = ["guide"]
     try:

@@ -100,10 +100,17 @@ def test_fish_hears_by_the_exit_code_whether_there_are_names(
     assert main([]) == code
 
 
-@pytest.mark.parametrize(("words", "found"), [("pro", "promote"), ("playbook run qu", "quickstart")])
-def test_bash_completes_verbs_and_shipped_playbooks_by_the_installed_script(
-    words: str, found: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("pro", "promote"),
+        ("--config clusters.toml pro", "promote"),
+        ("playbook run qu", "quickstart"),
+        ("--config clusters.toml link create --source o", "old"),
+    ],
+)
+def test_bash_completes_verbs_and_names_by_the_installed_script(words: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / "clusters.toml").write_text('[clusters.old]\n"bootstrap.servers" = "h:1"\n', encoding="utf-8")
     program = tmp_path / "kmigrate"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kmigrate "$@"\n', encoding="utf-8")
     program.chmod(0o755)
@@ -120,5 +127,7 @@ def test_bash_completes_verbs_and_shipped_playbooks_by_the_installed_script(
         f'source /dev/stdin\n_kmigrate_completion {shlex.quote(str(program))}\nprintf "%s\\n" "${{COMPREPLY[@]}}"\n',
         encoding="utf-8",
     )
-    done = subprocess.run(["bash", script], input=shown.stdout, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", script], cwd=tmp_path, input=shown.stdout, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == [found]
