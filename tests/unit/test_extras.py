@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from pathlib import Path
 
@@ -44,3 +45,18 @@ def test_doctor_lists_the_extras_and_warns_of_a_missing_one(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "aiokafka", None)
     warned = [finding for finding in machine_findings() if finding.ref == "extra-missing"]
     assert [(finding.level, finding.next_step) for finding in warned] == [("warn", SANDBOX.install)]
+
+
+def test_doctor_installs_a_missing_package_of_the_core_by_its_name_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry may have another program under the name kmigrate."""
+    version = importlib.metadata.version
+
+    def gone(package: str) -> str:
+        if package == "crc32c":
+            raise importlib.metadata.PackageNotFoundError(package)
+        return version(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", gone)
+    (missing,) = [finding for finding in machine_findings() if finding.ref == "package-missing"]
+    wanted = next(each for each in _PROJECT["dependencies"] if each.startswith("crc32c"))
+    assert missing.next_step == f"pip install '{wanted}'"

@@ -6,6 +6,7 @@ import asyncio
 import importlib.metadata
 import os
 import re
+import shlex
 import sys
 
 import typer
@@ -80,9 +81,19 @@ def machine_findings() -> list[Finding]:
         try:
             versions.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            found.append(refuse("package-missing", f"{package} is not installed", "pip install kmigrate"))
+            found.append(refuse("package-missing", f"{package} is not installed", _install(package)))
     found.append(ok("packages", ", ".join(versions)))
     return [*found, *map(_extra, EXTRAS)]
+
+
+def _install(package: str) -> str:
+    """Return the command that installs a package in the versions that this kmigrate takes."""
+    try:
+        required = importlib.metadata.requires("kmigrate") or []
+    except importlib.metadata.PackageNotFoundError:  # kmigrate runs from a folder of sources
+        required = []
+    found = next((each for each in required if re.split(r"[^\w.-]", each, maxsplit=1)[0] == package), package)
+    return f"pip install {shlex.quote(found.partition(';')[0].strip())}"
 
 
 def _extra(extra: Extra) -> Finding:
