@@ -129,21 +129,25 @@ _ROWS: tuple[_Row, ...] = (
         "topic",
         "partition",
     ),
-    _row(
-        "table_epoch",
-        Kind.GAUGE,
-        "Offset of the newest state record that this router acts on.",
-        lambda shared: [((), shared.table.epoch)],
-    ),
 )
 _CONNECTIONS = Metric("kmigrate_router_connections", Kind.GAUGE, "Connections of clients.", ("router",))
 
-METRICS: tuple[Metric, ...] = (_CONNECTIONS, *(metric for metric, _ in _ROWS))
+_TABLE_EPOCH = Metric(
+    "kmigrate_router_table_epoch",
+    Kind.GAUGE,
+    "Offset of the newest state record that this router acts on, in the state log of the target with this cluster id.",
+    ("router", "target"),
+)
+
+METRICS: tuple[Metric, ...] = (_CONNECTIONS, _TABLE_EPOCH, *(metric for metric, _ in _ROWS))
 
 
-def show_router(registry: Registry, shared: SharedState, connections: Callable[[], int]) -> None:
-    """Add a router to the registry of the process."""
+def show_router(
+    registry: Registry, shared: SharedState, connections: Callable[[], int], target: Callable[[], str]
+) -> None:
+    """Add a router to the registry of the process; `target` returns the cluster id of the target."""
     name = shared.settings.name
+    registry.add(_TABLE_EPOCH, lambda: [((name, target()), shared.table.epoch)])
     registry.add(_CONNECTIONS, lambda: [((name,), connections())])
     for metric, read in _ROWS:
         registry.add(metric, _reader(name, shared, read))

@@ -423,7 +423,7 @@ class Router:
     # presence
 
     def show_in(self, registry: Registry) -> None:
-        show_router(registry, self._shared, lambda: len(self._connections))
+        show_router(registry, self._shared, lambda: len(self._connections), lambda: self._target.metadata.cluster_id)
 
     def _announce_now(self) -> None:
         """Announce now, without waiting for announcements in flight: all use the same connection, in order."""

@@ -89,6 +89,10 @@ def test_a_pod_mounts_what_the_configuration_names(workload: dict[str, Any], tmp
     assert set(configuration(tmp_path, {}).clusters) == {"source", "target"}
 
 
+def test_pods_log_as_collectors_read(tmp_path: Path) -> None:
+    assert configuration(tmp_path, {}).log.format == "json"
+
+
 @pytest.mark.parametrize("workload", list(of_kind("Deployment")), ids=lambda each: each["metadata"]["name"])
 def test_a_deployment_starts_the_new_pod_first(workload: dict[str, Any]) -> None:
     assert workload["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}

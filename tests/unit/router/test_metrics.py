@@ -14,7 +14,7 @@ from tests.unit.router.router_fakes import Stage, batch, route
 def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -> None:
     stage = Stage(route("orders", Serve.FORWARD))
     registry = Registry()
-    show_router(registry, stage.shared, lambda: 4)
+    show_router(registry, stage.shared, lambda: 4, lambda: "target-id")
     stage.turn(g=GroupRoute("l"), quiet=GroupRoute("l"))
     stage.shared.followers.withhold("g", "m", frozenset({UUID(int=1), UUID(int=2)}), 0.0)
     stage.shared.followers.withhold("g", "n", frozenset({UUID(int=1)}), 0.0)
@@ -43,4 +43,4 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     assert told.value("kmigrate_router_connections", router=name) == 4
     assert told.value("kmigrate_router_waiting_connections", router=name) == 0
     assert told.value("kmigrate_router_hold_seconds", link="l", topic="orders", partition="2") == 0.075
-    assert told.value("kmigrate_router_table_epoch", router=name) == stage.shared.table.epoch
+    assert told.value("kmigrate_router_table_epoch", router=name, target="target-id") == stage.shared.table.epoch
