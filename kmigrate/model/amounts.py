@@ -6,8 +6,9 @@ __all__ = ["bytes_text", "count_text", "left_text", "percent_text", "time_text"]
 
 
 def bytes_text(count: float) -> str:
+    """Return a size or a rate in powers of 1,000, with three digits."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
+        if count < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.1f} TB"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from kmigrate.model.amounts import left_text
+
 __all__ = ["Countdown", "about"]
 
 _WINDOW_S = 30.0
@@ -30,9 +32,4 @@ class Countdown:
 
 def about(seconds: float | None) -> str:
     """Return an estimate in words, rounded to what a person can use; '' where there is none."""
-    if seconds is None:
-        return ""
-    if seconds < 90:
-        return f"about {max(1, round(seconds))} s left"
-    minutes = round(seconds / 60)
-    return f"about {minutes} min left" if minutes < 120 else f"about {round(minutes / 60)} h left"
+    return "" if seconds is None else f"about {left_text(max(1.0, seconds))} left"

@@ -8,10 +8,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Sequence
 
+from kmigrate.model.amounts import bytes_text
 from kmigrate.parity.report import PartitionRow, TimeStep
 from kmigrate.report.check import escaped
 
-__all__ = ["CHART_STYLE", "bytes_text", "chart", "drawn", "time_chart"]
+__all__ = ["CHART_STYLE", "chart", "drawn", "time_chart"]
 
 _MOST_ROWS = 40
 _ROW, _BAR, _TOP = 28, 8, 34
@@ -39,16 +40,6 @@ def drawn(rows: Sequence[PartitionRow]) -> list[PartitionRow]:
     """Return the partitions that get a row, in the order of their names."""
     first = sorted(rows, key=lambda row: (-row.mismatches, -row.source_records))[:_MOST_ROWS]
     return sorted(first, key=lambda row: (row.topic, row.partition))
-
-
-def bytes_text(count: int) -> str:
-    """Return a size as a person reads it, in powers of 1,000."""
-    size, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if size < 1000 or unit == "PB":
-            break
-        size /= 1000
-    return f"{size:,.0f} {unit}" if unit == "B" or size >= 100 else f"{size:,.1f} {unit}"
 
 
 def chart(rows: Sequence[PartitionRow]) -> str:

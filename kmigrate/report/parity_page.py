@@ -12,11 +12,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from kmigrate.model.amounts import bytes_text
 from kmigrate.model.words import one_line
 from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, PartitionRow
 from kmigrate.parity.verdict import AnomalyKind
 from kmigrate.report.check import Check, by_topic, differs, place_text, printable
-from kmigrate.report.parity_chart import CHART_STYLE, bytes_text, chart, drawn, time_chart
+from kmigrate.report.parity_chart import CHART_STYLE, chart, drawn, time_chart
 
 __all__ = ["parity_page"]
 

@@ -52,3 +52,11 @@ def test_sizes_and_spans_change_their_unit() -> None:
         "7.2 TB",
     ]
     assert [time_text(each) for each in (3.21, 100, 40_000, 300_000)] == ["3.2 s", "2 min", "11 h", "3 days"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (999_600, "1 MB"), (1_000, "1 kB"), (123_456, "123 kB"), (5 * 10**15, "5,000.0 TB")],
+)
+def test_a_size_is_told_in_powers_of_a_thousand(count: float, text: str) -> None:
+    assert bytes_text(count) == text

@@ -15,7 +15,7 @@ from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange
 from kmigrate.parity.report import ParityReport, report_of
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
 from kmigrate.report.check import Check
-from kmigrate.report.parity_chart import bytes_text, drawn
+from kmigrate.report.parity_chart import drawn
 from kmigrate.report.parity_junit import parity_junit
 from kmigrate.report.parity_page import parity_page
 from kmigrate.verify.report_files import ReportFiles
@@ -156,10 +156,3 @@ def test_of_many_partitions_those_with_mismatches_are_drawn_and_all_are_listed()
     page = parity_page(CHECK, told)
     assert "The 40 of 500 partitions" in page
     assert page.count("<tr>") == 501 + 2 + 2  # the partitions, the name, the finding; each with a head
-
-
-@pytest.mark.parametrize(
-    ("count", "said"), [(0, "0 B"), (999, "999 B"), (1_000, "1.0 kB"), (123_456, "123 kB"), (5 * 10**18, "5,000 PB")]
-)
-def test_sizes_are_told_in_powers_of_a_thousand(count: int, said: str) -> None:
-    assert bytes_text(count) == said
