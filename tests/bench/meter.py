@@ -60,8 +60,21 @@ class TreePeak:
                 # A process may be gone between two looks; its last peak counts.
                 with contextlib.suppress(OSError, ValueError):
                     self._peaks[pid] = peak_rss_mb(pid)
-                    for task in Path(f"/proc/{pid}/task").iterdir():
-                        waiting += map(int, (task / "children").read_text(encoding="utf-8").split())
+                    waiting += [child for child in _children(pid) if _first_mapping(child) != _first_mapping(pid)]
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text(encoding="utf-8").split()]
+
+
+def _first_mapping(pid: int) -> str:
+    """Return the first line of a process's memory map; a child that has not called exec yet has its parent's memory.
+
+    The kernel shows the parent's memory for such a child, too: counted twice, it doubled a peak now and then.
+    """
+    with Path(f"/proc/{pid}/maps").open(encoding="utf-8") as maps:
+        return maps.readline()
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
