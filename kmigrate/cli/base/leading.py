@@ -8,12 +8,13 @@ __all__ = ["behind_verb"]
 
 _WITH_VALUE = frozenset({"--config", "--target"})
 _ALONE = frozenset({"--json", "--debug"})
-_END = "--"
-"""The word after which every word is a name."""
 
 
 def behind_verb(words: Sequence[str]) -> list[str]:
-    """Return the words of a call with leading common options moved to the end, where each verb takes these options."""
+    """Return the words of a call with leading common options moved behind the verb and its names.
+
+    The last word of a call that a shell completes may be an option without its value, so nothing is put behind that.
+    """
     first = 0
     while first < len(words):
         option, sign, _ = words[first].partition("=")
@@ -26,5 +27,5 @@ def behind_verb(words: Sequence[str]) -> list[str]:
     leading, rest = words[:first], list(words[first:])
     if not rest:
         return list(words)
-    end = rest.index(_END) if _END in rest else len(rest)
+    end = next((place for place, word in enumerate(rest) if word.startswith("-")), len(rest))
     return [*rest[:end], *leading, *rest[end:]]

@@ -14,9 +14,10 @@ from kmigrate.cli.base.leading import behind_verb
     ("words", "moved"),
     [
         ("--config f status", "status --config f"),
-        ("--config=f --json status --watch", "status --watch --config=f --json"),
+        ("--config=f --json status --watch", "status --config=f --json --watch"),
         ("--target t topic mirror -- -odd", "topic mirror --target t -- -odd"),
         ("status --config f", "status --config f"),
+        ("--config f link create --source", "link create --config f --source"),
         ("--config f", "--config f"),
         ("--config", "--config"),
         ("--help", "--help"),

@@ -18,12 +18,12 @@ _BOTH = Place("my clusters.toml", "new")
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("kmigrate status --watch", ["status", "--watch", "--config", "my clusters.toml", "--target", "new"]),
+        ("kmigrate status --watch", ["status", "--config", "my clusters.toml", "--target", "new", "--watch"]),
         ("kmigrate doctor", ["doctor", "--config", "my clusters.toml"]),
         ("kmigrate init", ["init", "--config", "my clusters.toml"]),
         (
             "kmigrate link create --source a --target b blue",
-            ["link", "create", "--source", "a", "--target", "b", "blue", "--config", "my clusters.toml"],
+            ["link", "create", "--config", "my clusters.toml", "--source", "a", "--target", "b", "blue"],
         ),
         ("kmigrate promote -- -x", ["promote", "--config", "my clusters.toml", "--target", "new", "--", "-x"]),
     ],
