@@ -129,7 +129,8 @@ def as_text_line(record: logging.LogRecord) -> str:
     """Return a log record as a line of text; the indented lines of a traceback follow."""
     link = f"[{_link_of(record)}] " if _link_of(record) else ""
     repeated = getattr(record, "repeated", 0)
-    again = f" ({repeated} times more in {math.ceil(record.repeated_s)} s)" if repeated else ""
+    seconds = math.ceil(getattr(record, "repeated_s", _WINDOW_S))
+    again = f" ({repeated} times more in {seconds} s)" if repeated else ""
     head = f"{_time_of(record)} {record.levelname:<7} {_component_of(record)} "
     return head + log_line(f"{link}{record.getMessage()}{again}") + _indented(_trace_of(record))
 
