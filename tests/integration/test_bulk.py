@@ -32,8 +32,6 @@ from tests.integration.mirror_world import (
 from tests.integration.spark_cluster import SparkCluster, spark_cluster
 from tests.integration.test_verify import mirror_of
 
-pytestmark = pytest.mark.timeout(200)
-
 MakeTopic = Callable[..., None]
 Names = Callable[[str], str]
 DAY_MS = 86_400_000

@@ -281,7 +281,7 @@ def test_the_seal_comes_off_again_and_the_topic_s_own_limit_is_put_back(run: Mig
 
 def test_every_record_of_writers_past_the_router_is_accounted_for(run: Migration) -> None:
     whole = Figures()
-    for figures in soak(run, 2, 2, 8.0):
+    for figures in soak(run, 2, 2, 5.0):
         whole.add(figures)
     assert whole.clean, whole
     assert whole.on_target and whole.named, whole

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import bounds, produce
@@ -17,7 +15,6 @@ from tests.integration.test_metrics import engine
 MORE_THAN_THERE_IS = 1 << 50
 
 
-@pytest.mark.timeout(120)
 def test_a_copy_waits_for_room_on_the_target_by_name_and_goes_on_once_the_limit_allows(
     source: KafkaCluster,
     target: KafkaCluster,

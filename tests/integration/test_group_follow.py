@@ -18,8 +18,6 @@ from kmigrate.sandbox.traffic import Traffic
 from tests.integration.command_line import Call
 from tests.integration.migration import Migration, fresh_migration, wait_until
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:

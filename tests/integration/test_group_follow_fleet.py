@@ -212,7 +212,6 @@ def on_target(run: Migration, group: str) -> int:
     return int(status_of(run, group)["target_members"])
 
 
-@pytest.mark.timeout(180)
 def test_groups_at_two_routers_go_on_while_one_is_restarted_and_through_all_promotes(tmp_path: Path) -> None:
     """The clients are Kafka's two most used libraries; a group commits in transactions."""
     fleet = Fleet(

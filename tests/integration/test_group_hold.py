@@ -22,7 +22,6 @@ from tests.bench.load import make_topic
 from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.mirror_world import settings_of
 
-pytestmark = pytest.mark.timeout(240)
 NEW = {"group.protocol": "consumer"}
 
 

@@ -426,7 +426,6 @@ def newer_source() -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("held_by", ["lag", "transaction"])
 @pytest.mark.parametrize("reset", RESETS)
 @pytest.mark.parametrize("given", FAMILIES, ids=_named)

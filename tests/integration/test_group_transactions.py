@@ -16,8 +16,6 @@ from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import Migration, fresh_migration, wait_until
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:

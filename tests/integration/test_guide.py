@@ -37,7 +37,6 @@ def person(tmp_path: Path) -> Iterator[Person]:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(180)
 def test_a_person_is_led_from_no_configuration_to_a_promoted_topic(
     pair: list[KafkaCluster], person: Person, tmp_path: Path
 ) -> None:

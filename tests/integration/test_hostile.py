@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.soak.hostile import play
 
 
-@pytest.mark.timeout(240)
 def test_hostile_records_requests_and_names_end_nothing_and_harm_no_migration(tmp_path: Path) -> None:
     report = play(tmp_path, 15, 1)
     assert (report.processes_ended, report.verbs_hung, report.anomalies) == (0, 0, 0)

@@ -12,8 +12,6 @@ import pytest
 
 from tests.integration.migration import Migration, assert_clean, fresh_migration, usual_clients, wait_until
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:

@@ -355,7 +355,6 @@ def test_what_a_2_8_source_lacks_and_what_an_old_topic_means_is_said_beforehand(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
 def test_a_live_migration_from_2_8_ends_clean(
     old_source: KafkaCluster, own_cluster: Callable[..., KafkaCluster], unique_name: Names, tmp_path: Path
 ) -> None:

@@ -32,8 +32,6 @@ from kmigrate.spark.parity import compare_clusters, write_findings
 from tests.integration.mirror_world import read_all
 
 # The first test takes the time for two clusters, a Spark session and the whole comparison.
-pytestmark = pytest.mark.timeout(240)
-
 RUN = uuid4().hex[:8]
 START_OF_TIME = 1_700_000_000_000
 

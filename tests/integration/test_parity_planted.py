@@ -29,8 +29,6 @@ from tests.integration.mirror_world import bounds, settings_of
 from tests.soak.planted import KINDS, Planting, make_topic, plant, write, write_target
 
 # The first test takes the time for two clusters, a Spark session, all logs and their comparison.
-pytestmark = pytest.mark.timeout(240)
-
 PARTITIONS, RECORDS = 2, 40_000
 RUN = uuid4().hex[:8]
 SOUND = "sound"

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
@@ -29,8 +27,6 @@ from tests.fakes.relay import Relay
 from tests.integration.command_line import program
 from tests.integration.migration import assert_clean, fresh_migration, wait_until
 from tests.integration.router_world import Writer, link_between, quietly, router, start_router, values
-
-pytestmark = pytest.mark.timeout(120)
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]

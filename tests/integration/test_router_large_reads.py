@@ -121,7 +121,6 @@ def test_a_slow_reader_gets_what_the_broker_answers_and_little_is_kept_for_it(
     beside_a_router(source, target, unique_name("link"), look)
 
 
-@pytest.mark.timeout(240)
 def test_a_broker_that_dies_within_an_answer_ends_its_readers_connection(tmp_path: Path, unique_name: Names) -> None:
     topic = unique_name("large")
 

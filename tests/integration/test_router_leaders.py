@@ -22,8 +22,6 @@ from tests.integration.migration import Migration, wait_until
 from tests.integration.router_world import quietly
 from tests.soak.chaos import move_leaders, wait_in_sync
 
-pytestmark = pytest.mark.timeout(240)
-
 Names = Callable[[str], str]
 
 _OF_BROKERS = ["__consumer_offsets", "__transaction_state"]

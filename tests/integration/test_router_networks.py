@@ -34,8 +34,6 @@ from tests.integration.detour import Lines, detour, lines
 from tests.integration.migration import wait_until
 from tests.integration.router_world import World, Writer, link_between, quietly, router, values
 
-pytestmark = pytest.mark.timeout(120)
-
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
 

@@ -19,8 +19,6 @@ from tests.integration.router_world import ends, link_between, quietly, router
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
 
-pytestmark = pytest.mark.timeout(240)
-
 
 class Sink:
     """Kafka's Java producer, begun in a process and ended in another process by the same identity."""

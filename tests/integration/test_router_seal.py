@@ -47,8 +47,6 @@ from tests.integration.router_world import (
     values,
 )
 
-pytestmark = pytest.mark.timeout(240)
-
 LIMIT = "max.message.bytes"
 ADD_PARTITIONS, PRODUCE = "24", "0"
 """API keys of the requests at which a router is stopped."""

@@ -16,7 +16,7 @@ from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
 from tests.integration.migration import Migration
 from tests.soak.chaos import wait_in_sync
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.soak
 
 Names = Callable[[str], str]
 

@@ -42,8 +42,6 @@ from tests.integration.router_world import ends, link_between, quietly, router, 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
 
-pytestmark = pytest.mark.timeout(240)
-
 JAVA_RECORDS = 3_200
 
 

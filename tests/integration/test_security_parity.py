@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
@@ -18,8 +17,6 @@ from kmigrate.spark.options import KafkaOptions
 from kmigrate.spark.parity import compare_clusters
 from kmigrate.verify.compare import _options
 from tests.integration.secure_world import SecurePair, token
-
-pytestmark = pytest.mark.timeout(240)
 
 
 def test_a_password_on_one_side_and_a_token_on_the_other_read_both_logs(

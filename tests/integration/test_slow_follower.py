@@ -5,12 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import pytest
-
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
 from tests.integration.migration import Migration, assert_clean
-
-pytestmark = pytest.mark.timeout(240)
 
 
 def test_a_slow_follower_hides_nothing_from_the_barrier(

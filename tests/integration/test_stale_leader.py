@@ -23,7 +23,7 @@ from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import bounds, settings_of
 from tests.integration.test_old_sources import OLD_VERSION
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.soak
 
 _LED = 1
 _TOPIC = "orders"

@@ -29,7 +29,6 @@ from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
 from tests.integration.positions import commit_positions
 
-pytestmark = pytest.mark.timeout(240)
 LIMITS = {
     "group.max.session.timeout.ms": "60000",
     "offset.metadata.max.bytes": "100",

@@ -25,8 +25,6 @@ from tests.integration.mirror_world import bounds, produce, read_all, transactio
 from tests.integration.spark_cluster import spark_cluster
 from tests.json_output import check_output
 
-pytestmark = pytest.mark.timeout(200)
-
 
 @contextmanager
 def mirror_of(run: Migration, link: str) -> Iterator[None]:

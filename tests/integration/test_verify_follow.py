@@ -11,16 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, transactions
 from tests.integration.test_verify import mirror_of, topics_of, write_again
 from tests.json_output import check_document
-
-pytestmark = pytest.mark.timeout(200)
 
 
 class Following:
