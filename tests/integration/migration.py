@@ -31,6 +31,9 @@ from tests.clusters import running_clusters, source_and_target
 from tests.integration.command_line import Call, program
 from tests.integration.positions import commit_positions
 
+_PATIENCE_S = 120.0
+"""Time for whatever happens within seconds on an idle machine; no test waits for this time to pass."""
+
 
 @dataclass
 class Cli:
@@ -88,7 +91,7 @@ class Migration:
             if kind in ("router", "run"):
                 wait_until(
                     lambda log=log, before=before: b"router-listening" in log.read_bytes()[before:],  # type: ignore[misc]
-                    60,
+                    _PATIENCE_S,
                     f"{name} to listen: {log}",
                 )
 
@@ -118,7 +121,7 @@ class Migration:
 
     # Verbs
 
-    def cli(self, *words: str, timeout: float = 90.0) -> Cli:
+    def cli(self, *words: str, timeout: float = _PATIENCE_S) -> Cli:
         done = self._call(words).end(timeout)
         if done is None:
             if words == ("status",):
@@ -135,7 +138,7 @@ class Migration:
     def _call(self, words: Sequence[str]) -> Call:
         return Call([*words, "--config", str(self.config), "--json"])
 
-    def does(self, *words: str, timeout: float = 90.0) -> Any:
+    def does(self, *words: str, timeout: float = _PATIENCE_S) -> Any:
         """Run a verb that must succeed."""
         result = self.cli(*words, timeout=timeout)
         assert result.code == 0, (
@@ -150,7 +153,7 @@ class Migration:
         try:
             yield
         finally:
-            done = call.end(120)
+            done = call.end(_PATIENCE_S)
         assert done is not None and done[0] == 0, f"kmigrate {' '.join(words)}: {done}\n{self.logs()}"
 
     def again(self, *words: str, during: Callable[[], None]) -> None:
@@ -159,8 +162,8 @@ class Migration:
         try:
             during()
         finally:
-            done = call.end(120)
-        assert done is not None, f"kmigrate {' '.join(words)} had not ended after 120 s\n{self.logs()}"
+            done = call.end(_PATIENCE_S)
+        assert done is not None, f"kmigrate {' '.join(words)} had not ended after {_PATIENCE_S:g} s\n{self.logs()}"
         code, out, err = done
         if code == 0:
             return
@@ -199,7 +202,7 @@ class Migration:
         before = self.acknowledged()
         wait_until(
             lambda: all(count >= before[name] + records for name, count in self.acknowledged().items()),
-            30,
+            _PATIENCE_S,
             lambda: f"every writer to go on: {before}, {self.acknowledged()}\n{self.logs()}",
         )
 
@@ -208,7 +211,7 @@ class Migration:
         before = self.commits()
         wait_until(
             lambda: all(count > before[name] for name, count in self.commits().items()),
-            30,
+            _PATIENCE_S,
             lambda: f"every consumer to commit: {before}, {self.commits()}\n{self.logs()}",
         )
 

@@ -41,6 +41,9 @@ from tests.integration.router_world import world_gone
 
 ROOT = Path(__file__).resolve().parents[2]
 
+_PATIENCE_S = 90.0
+"""Time for whatever happens within seconds on an idle machine; no test waits for this time to pass."""
+
 
 def settings_of(name: str, bootstrap: str) -> ClusterSettings:
     pairs = (address.rsplit(":", 1) for address in bootstrap.split(","))
@@ -68,7 +71,7 @@ class World:
 
         await self.log.append(decide)
 
-    async def in_phase(self, topic: str, phase: TopicPhase, timeout: float = 40) -> TopicRecord:
+    async def in_phase(self, topic: str, phase: TopicPhase, timeout: float = _PATIENCE_S) -> TopicRecord:
         def found(state: State) -> TopicRecord | None:
             record = state.topic(self.link, topic)
             return record if record is not None and record.phase is phase else None
@@ -80,7 +83,7 @@ class World:
         return progress_of(self.log.state, record, self.log.alive(MirrorPresence)) if record is not None else {}
 
     async def until(
-        self, topic: str, holds: Callable[[dict[int, PartitionProgress]], bool], what: str, timeout: float = 40
+        self, topic: str, holds: Callable[[dict[int, PartitionProgress]], bool], what: str, timeout: float = _PATIENCE_S
     ) -> dict[int, PartitionProgress]:
         return await self.log.wait(
             lambda state: told if (told := self.progress(topic)) and holds(told) else None, timeout, what
@@ -92,7 +95,7 @@ class World:
         await self.in_phase(topic, TopicPhase.MIRRORING)
         await self.caught_up(topic)
 
-    async def caught_up(self, topic: str, timeout: float = 40) -> None:
+    async def caught_up(self, topic: str, timeout: float = _PATIENCE_S) -> None:
         """Wait until the target's log starts and ends equal the source's, both from the brokers."""
         deadline = time.monotonic() + timeout
         ours: object

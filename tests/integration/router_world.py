@@ -38,6 +38,9 @@ from tests.integration.command_line import program
 
 ROOT = Path(__file__).resolve().parents[2]
 
+_PATIENCE_S = 60.0
+"""Time for whatever happens within a second on an idle machine; no test waits for this time to pass."""
+
 _Given = ParamSpec("_Given")
 _Told = TypeVar("_Told")
 
@@ -72,7 +75,7 @@ class RouterProcess:
     def stop(self) -> int:
         self.process.terminate()
         self.process.send_signal(signal.SIGCONT)  # A test may have left the process standing still.
-        return self.process.wait(15)
+        return self.process.wait(_PATIENCE_S)
 
 
 def start_router(
@@ -137,7 +140,7 @@ class World:
             done = [a for a in acks if a is not None and a.epoch == epoch and a.in_flight == 0]
             return done if len(done) >= routers else None
 
-        return await self.log.wait(found, 15, f"{routers} routers to drain {topic}")
+        return await self.log.wait(found, _PATIENCE_S, f"{routers} routers to drain {topic}")
 
     async def flip(self, topic: str, epoch: int, acks: list[FenceAck]) -> None:
         """Write the barrier table from the routers and the source broker, and then the record that flips."""
@@ -181,14 +184,14 @@ class World:
             heard = self.log.alive(RouterPresence)
             return [each.fallbacks[home.bootstrap] for each in heard if home.bootstrap in each.fallbacks] or None
 
-        return await self.log.wait(kept, 15, "a fallback listener")
+        return await self.log.wait(kept, _PATIENCE_S, "a fallback listener")
 
     async def routers_apply(self, count: int = 1) -> None:
         """Wait until that many routers follow the newest state."""
         epoch = self.log.state.epoch
         await self.log.wait(
             lambda _: [p for p in self.log.alive(RouterPresence) if p.applied >= epoch][count - 1 :] or None,
-            15,
+            _PATIENCE_S,
             f"{count} routers at epoch {epoch}",
         )
 
@@ -300,7 +303,7 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         self.finish()
 
-    def until(self, acked: int, timeout: float = 20) -> None:
+    def until(self, acked: int, timeout: float = _PATIENCE_S) -> None:
         deadline = time.monotonic() + timeout
         while self.acked < acked:
             assert time.monotonic() < deadline, f"{self.name}: {self.acked} of {acked} acknowledged, {self.errors}"
@@ -380,7 +383,7 @@ class InTransactions:
             return False
         return True
 
-    def until(self, transactions: int, timeout: float = 30) -> None:
+    def until(self, transactions: int, timeout: float = _PATIENCE_S) -> None:
         deadline = time.monotonic() + timeout
         while self.transactions < transactions:
             told = f"{self.name}: {self.transactions} of {transactions}, {self.errors} {self.aborted}"
