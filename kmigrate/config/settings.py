@@ -182,6 +182,12 @@ class PromoteSection:
     router_silent_s: float = _key(
         5.0, "how long a router must be silent until the source broker holds the fence in its place, s", low=1, high=600
     )
+    auto_settle_s: float = _key(
+        30.0,
+        "how long a group has no member on the source until the controller promotes it by itself (--auto), s",
+        low=1,
+        high=86_400,
+    )
     hold_source_groups: bool = _key(True, "keep members out of a promoted group on the source: true or false")
 
 

@@ -439,6 +439,10 @@ class GroupRecord:
     """Committed offsets on the source at the promote; a later commit there differs from these."""
     former: tuple[str, ...] = ()
     """Marks of the members at routers at the promote; the source may list them until their sessions end."""
+    auto: bool = False
+    """True if the controller asks for the promote by itself once no direct member is left."""
+    asked_automatically: bool = False
+    """True if the controller asked for the newest promote by itself."""
 
     @property
     def key(self) -> str:

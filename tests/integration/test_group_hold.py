@@ -116,7 +116,7 @@ def test_a_held_group_refuses_members_and_commits_until_it_is_released(
 
 @pytest.fixture(scope="module")
 def migration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
-    with fresh_migration(tmp_path_factory.mktemp("misplaced")) as run:
+    with fresh_migration(tmp_path_factory.mktemp("misplaced"), "[promote]\nauto_settle_s = 2.0\n") as run:
         run.does("link", "create", "blue", "--source", "source", "--target", "target")
         run.start("mirror", "router", "controller")
         yield run
@@ -174,7 +174,7 @@ def test_a_member_that_comes_back_to_the_source_is_kept_out_or_named(migration: 
 
     run.kill("controller")
     config = run.config.read_text()
-    run.config.write_text(config + "[promote]\nhold_source_groups = false\n")
+    run.config.write_text(config + "hold_source_groups = false\n")
     try:
         release(run, "late-readers")
         run.start("controller")
@@ -196,6 +196,23 @@ def test_a_member_that_comes_back_to_the_source_is_kept_out_or_named(migration: 
         assert {"member-on-source", "commits-on-source"} <= {each["ref"] for each in findings}
     finally:
         run.config.write_text(config)
+
+
+def test_a_group_that_holds_is_promoted_by_itself_once_its_last_member_waits_at_a_router(migration: Migration) -> None:
+    run = migration
+    run.make_topic("alone", 1)
+    fill(run.source.bootstrap, "alone")
+    run.does("topic", "mirror", "alone")
+    with member(run.source.bootstrap, "auto-readers", "alone") as direct:
+        assert first_word(direct) == "record 0"
+        run.does("group", "mirror", "auto-readers", "--mode", "hold", "--auto")
+        with member(run.routers, "auto-readers", "alone") as moved:
+            assert first_word(moved, 1) == ""
+            wait_until(lambda: "forgotten" in status_of(run, "auto-readers")["promote_waits_for"], 20, "its name")
+            direct.close()
+            assert first_word(moved, 60) == "record 1", "the direct member has committed the record before"
+    (group,) = (each for each in run.does("group", "list")["groups"] if each["group"] == "auto-readers")
+    assert (group["phase"], group["asked_automatically"]) == ("promoted", True)
 
 
 def release(run: Migration, group: str) -> None:

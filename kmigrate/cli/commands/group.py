@@ -46,21 +46,30 @@ async def mirror(
             help="Members at a router: follow (stay in the source's group), hold (wait for the promote), or auto.",
         ),
     ] = "auto",
+    auto: Annotated[
+        bool | None,
+        typer.Option(
+            "--auto/--no-auto",
+            help="Let the controller promote the group once its last member has left the source for a router.",
+            show_default=False,
+        ),
+    ] = None,
     link: Link = None,
     plan: PlanOnly = False,
 ) -> Answer:
     """Register groups. Nothing is written on the target yet.
 
     A group follows where the offsets of all its topics are identical: members on both clusters share the group's
-    partitions. Otherwise members that have moved wait for the promote. With --regex, groups that match later hold.
+    partitions. Otherwise members that have moved wait for the promote. With --regex, groups that match later hold, and
+    are promoted by a person. For groups that are mirrored already, --mode, --auto and --no-auto change the group.
     """
     groups = call.required_list(groups, "GROUP", "the groups to mirror")
     left_out = check_names(groups, exclude, regex=regex)
     async with call.connections() as connections:
         look = (
-            partial(verbs.mirror_matching_groups, connections, call.link(link), groups, left_out, mode=mode)
+            partial(verbs.mirror_matching_groups, connections, call.link(link), groups, left_out, mode=mode, auto=auto)
             if regex
-            else partial(verbs.mirror_groups, connections, call.link(link), groups, mode=mode)
+            else partial(verbs.mirror_groups, connections, call.link(link), groups, mode=mode, auto=auto)
         )
         return plan_answer(await call.carry_out(look, plan))
 

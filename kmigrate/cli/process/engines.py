@@ -41,6 +41,7 @@ from kmigrate.observe.readiness import Hindrance, Readiness
 from kmigrate.router.process.server import Router
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.controller.auto_promote import AutoSettings
 from kmigrate.workflow.controller.controller import Controller, ControllerSettings
 from kmigrate.workflow.controller.metrics import show_controller
 from kmigrate.workflow.groups.watch import GroupFigures, WatchSettings
@@ -212,6 +213,7 @@ class _Process:
             straggler_window_s=section.straggler_window_s,
             router_silent_s=section.router_silent_s,
             watch=WatchSettings(hold=section.hold_source_groups),
+            auto=AutoSettings(settle_s=section.auto_settle_s, lag_threshold=section.lag_threshold),
         )
         await Controller(self._connections, self._instance, settings, self._groups).run()
 

@@ -222,7 +222,7 @@ def group_rows(groups: tuple[GroupStatus, ...], now_ms: int) -> RenderableType:
     for group in groups:
         made.add_row(
             group.group,
-            group.mode,
+            f"{group.mode}, auto" if group.auto else group.mode,
             phase_text(group.phase),
             f"{figure(-1 if group.source_members is None else len(group.source_members))} members",
             f"{figure(group.target_members)} members",

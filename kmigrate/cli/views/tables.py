@@ -102,7 +102,8 @@ def groups_table(groups: Sequence[GroupRecord]) -> RenderableType:
         return Text("no group is mirrored: kmigrate group mirror GROUP...")
     made = table("group", "link", "mode", "phase", "reason")
     for group in groups:
-        made.add_row(group.group, group.link, group.mode, phase_text(group.phase), group.hindrance)
+        mode = f"{group.mode}, auto" if group.auto else group.mode
+        made.add_row(group.group, group.link, mode, phase_text(group.phase), group.hindrance)
     return made
 
 

@@ -121,7 +121,8 @@ class GroupScreen(DetailScreen):
         if group is None:
             self._about.update(Text(f"group {self._shown[1]} is not mirrored any more"))
             return
-        title = Text.assemble((group.group, "bold"), f"  link {group.link}, {group.mode}  ", phase_text(group.phase))
+        mode = f"{group.mode}, auto" if group.auto else group.mode
+        title = Text.assemble((group.group, "bold"), f"  link {group.link}, {mode}  ", phase_text(group.phase))
         reason = group_attention(group, look.shot.at_ms, look.progress.group(group)).reason
         lines = [Text(each, style="yellow") for each in (reason, self._trouble) if each]
         self._about.update(Group(title, *lines, *group_alerts(group, look.shot.at_ms)))

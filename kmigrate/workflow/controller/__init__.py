@@ -1,6 +1,7 @@
 """The controller: drives promotes of topics and groups by writing records, one controller at a time.
 
-controller  the watch on intents in the state log, and the tasks that carry them out
-keepalive   transactional ids kept alive on the target
-metrics     the controller's metrics
+controller    the watch on intents in the state log, and the tasks that carry them out
+auto_promote  promotes of groups whose last direct member has left
+keepalive     transactional ids kept alive on the target
+metrics       the controller's metrics
 """

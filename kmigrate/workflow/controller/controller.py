@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.base.connections import Connections, LinkClusters
 from kmigrate.workflow.base.unit import PromoteProgress
+from kmigrate.workflow.controller.auto_promote import AutoPromote, AutoSettings
 from kmigrate.workflow.controller.keepalive import IdKeeper
 from kmigrate.workflow.groups.following import FollowHandover
 from kmigrate.workflow.groups.handover import GroupHandover
@@ -57,6 +58,8 @@ class ControllerSettings:
     """Longest time in which the members of a group that follows may join anew."""
     watch: WatchSettings = field(default_factory=WatchSettings)
     """Timing of the watch on groups, and whether promoted groups are held on the source."""
+    auto: AutoSettings = field(default_factory=AutoSettings)
+    """Timing of automatic promotes of groups."""
 
 
 class Controller:
@@ -81,11 +84,13 @@ class Controller:
         self._tasks = TaskOwner()
         self._closer = SourceCloser(connections)
         self._late = LateWatch(connections)
+        self._auto = AutoPromote(connections, self._settings.auto)
         self._duties: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "keep ids alive": IdKeeper(connections).run,
             "watch groups": GroupWatch(connections, self._settings.watch, figures or GroupFigures()).run,
             "close sources": self._closer.run,
             "watch sources": self._late.run,
+            "promote groups": self._auto.run,
         }
         """Endless work of the controller that leads."""
         self._leading: dict[str, asyncio.Task[None]] = {}
@@ -111,10 +116,13 @@ class Controller:
     async def _announce(self, active: bool) -> None:
         interval = round(self._settings.interval_s * 1000)
         lately = {key: why for key, (at, why) in self._failures.items() if monotonic() - at <= _FAILURE_NAMED_S}
-        reasons = lately | self._closer.troubles | self._late.troubles | self._troubles if active else {}
+        reasons = self._reasons(lately) if active else {}
         waits = dict(islice((reasons | self._progress.waits).items(), _MOST_REASONS))
         with suppress(Unreachable):  # the next presence message repeats the news
             await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))
+
+    def _reasons(self, lately: Mapping[str, str]) -> dict[str, str]:
+        return {**lately, **self._closer.troubles, **self._late.troubles, **self._auto.reasons, **self._troubles}
 
     async def _lead(self) -> bool:
         """Return True if this instance holds the lease; take the lease where its holder is silent."""

@@ -193,6 +193,8 @@ class GroupStatus:
 
     −1 where unknown, and after the promote: the target does not tell which members come through a router.
     """
+    auto: bool = False
+    """True if the controller promotes the group by itself once no direct member is left."""
 
     @property
     def at_source(self) -> int:
@@ -576,6 +578,7 @@ class _LinkLook:
             held=found.held,
             refused=tuple(refused_members(log, group.group)),
             router_members=self._router_members(group, found.members, direct),
+            auto=group.auto,
         )
 
     def _router_members(self, group: GroupRecord, members: Sequence[GroupMember] | None, direct: int) -> int:

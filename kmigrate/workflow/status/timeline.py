@@ -149,7 +149,8 @@ def _group_events(before: GroupRecord | None, group: GroupRecord) -> Iterator[Ti
     if group.phase is GroupPhase.PROMOTED:
         yield TimelineEvent(group.promoted_ms or group.since_ms, Happened.FLIPPED, *about)
     elif group.phase is GroupPhase.PROMOTING:
-        yield TimelineEvent(group.since_ms, Happened.PROMOTE_ASKED, *about)
+        why = "no member was left on the source" if group.asked_automatically else ""
+        yield TimelineEvent(group.since_ms, Happened.PROMOTE_ASKED, *about, why)
     elif before is not None or group.reason:
         yield TimelineEvent(group.since_ms, Happened.GIVEN_UP, *about, group.reason)
     else:

@@ -64,6 +64,7 @@ __all__ = [
     "promote_groups",
     "promote_guards",
     "unmirrored_readers",
+    "unpromoted_topics",
 ]
 
 _AUTO = "auto"
@@ -79,8 +80,12 @@ async def mirror_groups(
     groups: Sequence[str],
     *,
     mode: str = GroupMode.HOLD,
+    auto: bool | None = None,
 ) -> Proposal:
-    """Propose to register groups, without a write to the target before their promote; mirrored groups get the mode."""
+    """Propose to register groups, without a write to the target before their promote; mirrored groups get the mode.
+
+    With `auto` the controller promotes the groups by itself; None leaves mirrored groups as they are.
+    """
     _check_mode(mode)
     link = resolve_link(connections.log.state, link_name)
     mirrored = {
@@ -101,10 +106,10 @@ async def mirror_groups(
         if owner is not None and (owner.link != link.name or owner.forgotten_ms):
             found.append(owned("group", owner.group, owner))
             continue
-        if owner is not None:
-            if not _changes_mode(owner, mode):
-                continue
-        elif group not in known:
+        if owner is not None and not _changes_mode(owner, mode):
+            writes += _auto_writes(owner, auto)
+            continue
+        if owner is None and group not in known:
             found.append(_not_listed(link, group, await protocol_type(source, group), known))
             continue
         reads = read.get(group)
@@ -114,7 +119,9 @@ async def mirror_groups(
             f"register group {group} ({given})" if owner is None else f"group {group}: {owner.mode} becomes {given}"
         )
         writes.append((change, partial(_register, link.name, group, reads, mode)))
+        writes += _auto_writes(owner or GroupRecord(link.name, group, GroupPhase.MIRRORED, 0), auto)
         new.append(group)
+    found += _auto_findings(connections.log.state, link.name, asked) if auto else []
     if new:
         found += await _mirror_setting_guards(connections, link, source, new)
     return propose(connections.log, "group mirror", found, writes)
@@ -143,6 +150,43 @@ def _not_listed(link: LinkRecord, group: str, kind: str, known: Collection[str])
     as_expression = f"to mirror by expression: {by_regex('group', link.name, group)}"
     advice = as_expression if "as an expression" in hint else check
     return refuse("unknown-group", f"the source {source} has no group {group}{hint}", advice)
+
+
+def _auto_writes(record: GroupRecord, auto: bool | None) -> list[Write]:
+    """Return the write that turns a group's automatic promote on or off, where that is a change."""
+    if auto is None or auto == record.auto:
+        return []
+
+    def decide(state: State) -> Record | None:
+        now = state.group(record.link, record.group)
+        if now is None or now.phase is not GroupPhase.MIRRORED or now.auto == auto:
+            return None
+        return replace(now, auto=auto)
+
+    words = "the controller promotes it once no member is left on the source" if auto else "no automatic promote"
+    return [(f"group {record.group}: {words}", decide)]
+
+
+def _auto_findings(state: State, link: str, groups: Sequence[str]) -> list[Finding]:
+    """Warn of groups that no controller promotes by itself, because transactions couple the groups with topics."""
+    records = [GroupRecord(link, group, GroupPhase.MIRRORED, 0) for group in groups]
+    return [
+        warn(
+            "auto-promote-off",
+            f"group {record.group} is not promoted automatically: transactions that commit its positions write "
+            f"{', '.join(topics)}",
+            f"promote the topics, and the group goes with them: {advised('promote', link, *topics)}",
+        )
+        for record in records
+        if (topics := unpromoted_topics(state, record))
+    ]
+
+
+def unpromoted_topics(state: State, record: GroupRecord) -> list[str]:
+    """Return the topics, not promoted yet, that are written in the transactions that commit the group's positions."""
+    topics, _ = unit_of(state.couplings(record.link), groups=[record.group])
+    known = {topic: state.topic(record.link, topic) for topic in sorted(topics)}
+    return [topic for topic, each in known.items() if each is not None and each.phase is not TopicPhase.PROMOTED]
 
 
 def _changes_mode(record: GroupRecord, asked: str) -> bool:
@@ -254,7 +298,8 @@ def judged_promote(link: str) -> Judged[GroupRecord]:
 
     def change(record: GroupRecord) -> GroupRecord:
         phase = advance_group(record.phase, GroupEvent.PROMOTE_ASKED)
-        return replace(record, phase=phase, since_ms=now_ms(), asked_ms=now_ms(), reason="", way_on="")
+        now = now_ms()
+        return replace(record, phase=phase, since_ms=now, asked_ms=now, reason="", way_on="", asked_automatically=False)
 
     return Judged.groups("group promote", link, guard, change)
 
@@ -356,8 +401,7 @@ def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
     """Refuse a group alone where the transactions that commit its positions write topics: all are promoted together."""
     if record.mode is not GroupMode.FOLLOW:
         return []
-    topics, _ = unit_of(state.couplings(record.link), groups=[record.group])
-    left = [t for t in sorted(topics) if (r := state.topic(record.link, t)) and r.phase is not TopicPhase.PROMOTED]
+    left = unpromoted_topics(state, record)
     return [
         refuse("coupled-topics",
             f"transactions that commit positions of group {record.group} write {', '.join(left)}",

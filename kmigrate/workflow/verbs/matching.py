@@ -68,14 +68,18 @@ async def mirror_matching_groups(
     exclude: Sequence[str],
     *,
     mode: str = GroupMode.HOLD,
+    auto: bool | None = None,
 ) -> MatchingProposal:
-    """Propose to mirror every matching group, and to keep the expressions; groups that match later get mode hold."""
+    """Propose to mirror every matching group, and to keep the expressions.
+
+    Groups that match later get the mode hold, and a person promotes them.
+    """
     link = resolve_link(connections.log.state, link_name)
     patterns = _patterns(expressions, exclude)
     _, source_admin = await connections.source(link)
     _refuse_for_later(link, "group", patterns)
     names = chosen_groups(patterns, await source_admin.groups())
-    mirror = await mirror_groups(connections, link.name, names, mode=mode)
+    mirror = await mirror_groups(connections, link.name, names, mode=mode, auto=auto)
     return _with_patterns(connections, mirror, link, "group", patterns, names)
 
 

@@ -17,7 +17,7 @@ from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import GroupReport, RouterPresence, Withheld
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, TransactionRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import answer_type, blank, element_type
 from kmigrate.workflow import verbs
@@ -82,8 +82,8 @@ class _Estate:
         return _Cluster(1_000, self.positions), _Admin()
 
 
-def mirror(connections: _Estate, link: str, mode: str = "hold") -> Any:
-    return run_verb(verbs.mirror_groups(connections, link, ["g"], mode=mode))  # type: ignore[arg-type]
+def mirror(connections: _Estate, link: str, mode: str = "hold", auto: bool | None = None) -> Any:
+    return run_verb(verbs.mirror_groups(connections, link, ["g"], mode=mode, auto=auto))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,45 @@ def test_a_group_that_is_mirrored_gets_another_mode_where_it_is_asked_for() -> N
     assert mode_of(connections) is GroupMode.HOLD
     run(mirror(connections, "l", "follow"))
     assert mode_of(connections) is GroupMode.FOLLOW
+
+
+AUTOMATIC = "group g: the controller promotes it once no member is left on the source"
+
+
+def is_auto(connections: _Estate) -> bool:
+    (group,) = connections.log.state.groups()
+    return group.auto
+
+
+def test_an_automatic_promote_is_turned_on_and_off_and_else_left_as_it_is() -> None:
+    connections = _Estate(LINK, TOPIC)
+    made = run(mirror(connections, "l", "auto", auto=True))
+    assert made.changes == ("register group g (follow)", AUTOMATIC)
+    assert (is_auto(connections), mode_of(connections)) == (True, GroupMode.FOLLOW)
+    assert run(mirror(connections, "l", "auto", auto=True)).changes == ()
+    assert run(mirror(connections, "l", "hold")).changes == ("group g: follow becomes hold",)
+    assert (is_auto(connections), mode_of(connections)) == (True, GroupMode.HOLD)
+    assert run(mirror(connections, "l", "auto", auto=False)).changes == ("group g: no automatic promote",)
+    assert (is_auto(connections), mode_of(connections)) == (False, GroupMode.HOLD)
+    assert run(mirror(connections, "l", "follow", auto=True)).changes == ("group g: hold becomes follow", AUTOMATIC)
+    assert (is_auto(connections), mode_of(connections)) == (True, GroupMode.FOLLOW)
+
+
+def test_a_group_that_is_promoted_meanwhile_gets_no_automatic_promote() -> None:
+    connections = _Estate(LINK, TOPIC, GROUP)
+    connections.log.meanwhile(lambda _: replace(GROUP, phase=GroupPhase.PROMOTED))
+    run(mirror(connections, "l", "auto", auto=True))
+    assert not is_auto(connections)
+
+
+def test_a_group_of_transactions_is_warned_of_that_no_controller_promotes_it() -> None:
+    coupled = TransactionRecord("l", "tx", 1, 0, 2, 0, topics=("t",), groups=("g",))
+    connections = _Estate(LINK, TOPIC, coupled)
+    made = run(mirror(connections, "l", "auto", auto=True))
+    [found] = [each for each in made.findings if each.level == "warn"]
+    assert (found.ref, "kmigrate promote --link l t" in found.next_step) == ("auto-promote-off", True)
+    assert found.what == ("group g is not promoted automatically: transactions that commit its positions write t")
+    assert not [each for each in run(mirror(connections, "l", "auto")).findings if each.level == "warn"]
 
 
 @pytest.mark.parametrize("records", [(), (replace(GROUP, mode=GroupMode.HOLD),)], ids=["new", "holds"])

@@ -1,0 +1,216 @@
+"""Asks for the promote of a group by itself once the group's last direct member has left, where a person wants that.
+
+A group is due when members wait or follow at routers, and the source has had no direct member for a while. The state
+log and the routers' reports choose the groups to ask the source about, so thousands of other groups cost nothing. The
+guards are those of `group promote`; a finding that a person should read before a yes is left to a person.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from kmigrate.cluster.admin import GroupMember
+from kmigrate.errors import KmigrateError
+from kmigrate.model.lifecycle import GroupMode, GroupPhase
+from kmigrate.model.members import member_mark
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, LinkRecord
+from kmigrate.model.state import State
+from kmigrate.model.words import advised
+from kmigrate.net.clock import monotonic
+from kmigrate.net.retry import every
+from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.base.offset_maps import Positions
+from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.groups.membership import members_at_routers, named_members
+from kmigrate.workflow.groups.uncopied import uncopied
+from kmigrate.workflow.verbs.groups import judged_promote, promote_groups, unpromoted_topics
+
+__all__ = ["AutoPromote", "AutoSettings"]
+
+_MOST_AT_ONCE = 100
+"""Maximum number of groups in one question to the source."""
+_LONGEST_PAUSE_S = 1800.0
+_KNOWN_BEFORE = frozenset({"broker-setting"})
+"""Warnings that `group mirror` has shown: no new reason to ask a person."""
+
+_logger = logging.getLogger("kmigrate.controller")
+
+
+@dataclass(frozen=True, slots=True)
+class AutoSettings:
+    """Timing of automatic promotes, and how far behind a copy may be."""
+
+    interval_s: float = 2.0
+    settle_s: float = 30.0
+    """Time without a direct member after which a group is promoted: a member that restarts may come back."""
+    lag_threshold: int = 1000
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What this controller has seen of one group."""
+
+    quiet_since: float | None = None
+    """Start of the time without a direct member; None while there is a direct member."""
+    due: float = 0.0
+    """Time before which the group is not tried again."""
+    given_up_ms: int = 0
+    """`since_ms` of the record after the last promote that was given up."""
+    pause_s: float = 0.0
+
+
+@dataclass(slots=True)
+class AutoPromote:
+    """Looks round by round at the mirrored groups with `auto`, and asks for the promote of each group that is due."""
+
+    connections: Connections
+    settings: AutoSettings = field(default_factory=AutoSettings)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Reasons why groups with members at routers are not promoted yet, by the key of the group's record."""
+    _watched: dict[str, _Watched] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        try:
+            async for _ in every(self.settings.interval_s):
+                await self.look()
+        finally:
+            self.reasons.clear()
+
+    async def look(self) -> None:
+        """Look once at all groups; a link whose source does not answer keeps its groups mirrored."""
+        log = self.connections.log
+        reasons: dict[str, str] = {}
+        waiting = _groups_at_routers(log.alive(RouterPresence))
+        candidates = {link.name: _candidates(log.state, link, waiting) for link in log.state.links()}
+        self._forget_others(log.state, {record.key for records in candidates.values() for record in records})
+        for link in log.state.links():
+            records = candidates[link.name]
+            for at in range(0, len(records), _MOST_AT_ONCE):
+                some = records[at : at + _MOST_AT_ONCE]
+                try:
+                    reasons |= await self._look_at(link, some)
+                except KmigrateError as error:
+                    reasons |= {record.key: error.what for record in some}
+        self.reasons.clear()
+        self.reasons.update(reasons)
+
+    def _forget_others(self, state: State, candidates: Collection[str]) -> None:
+        """Forget groups that nobody promotes any more; a group without members at routers begins its wait anew."""
+        open_keys = {each.key for each in state.groups() if each.auto and each.phase is not GroupPhase.PROMOTED}
+        self._watched = {key: each for key, each in self._watched.items() if key in open_keys}
+        for key, each in self._watched.items():
+            if key not in candidates:
+                each.quiet_since = None
+
+    async def _look_at(self, link: LinkRecord, records: Collection[GroupRecord]) -> dict[str, str]:
+        """Ask the source once about some groups, promote those that are due, and return why the others are not."""
+        reasons: dict[str, str] = {}
+        asked = []
+        for record in records:
+            if topics := unpromoted_topics(self.connections.log.state, record):
+                reasons[record.key] = _coupled(record, topics)
+            else:
+                asked.append(record)
+        if not asked:
+            return reasons
+        _, source_admin = await self.connections.source(link)
+        described = await source_admin.describe_groups([record.group for record in asked])
+        for record in asked:
+            direct = self._direct_members(record, described[record.group].members)
+            if reason := await self._judge(link, record, direct):
+                reasons[record.key] = reason
+        return reasons
+
+    def _direct_members(self, record: GroupRecord, members: Collection[GroupMember]) -> list[GroupMember]:
+        if record.mode is GroupMode.HOLD:
+            return list(members)
+        known = members_at_routers(self.connections.log, record.group)
+        return [member for member in members if member_mark(member.member_id) not in known]
+
+    async def _judge(self, link: LinkRecord, record: GroupRecord, direct: list[GroupMember]) -> str:
+        """Ask for the promote where the group is due; return why the group is not promoted, or ''."""
+        seen, now = self._watched.setdefault(record.key, _Watched()), monotonic()
+        if direct:
+            seen.quiet_since = None
+            return f"{len(direct)} member(s) on the source: {named_members(direct)}"
+        if seen.quiet_since is None:
+            seen.quiet_since = now
+        self._note_given_up(record, seen, now)
+        left = max(seen.quiet_since + self.settings.settle_s, seen.due) - now
+        if left > 0:
+            again = f" after: {record.reason}" if record.reason else ""
+            return f"promoted in {left:.0f} s unless a member comes back to the source{again}"
+        reason = await self._ask(link, record)
+        seen.due = monotonic() + self.settings.settle_s
+        return reason
+
+    def _note_given_up(self, record: GroupRecord, seen: _Watched, now: float) -> None:
+        """Wait longer after each promote that was given up: each try stops the members for a moment."""
+        if record.reason and record.since_ms != seen.given_up_ms:
+            seen.given_up_ms = record.since_ms
+            seen.pause_s = min(max(2 * seen.pause_s, self.settings.settle_s), _LONGEST_PAUSE_S)
+            seen.due = now + seen.pause_s
+
+    async def _ask(self, link: LinkRecord, record: GroupRecord) -> str:
+        """Write the intent if no guard is against the promote; return the guard's finding, or ''."""
+        positions = Positions(self.connections.target, self.connections.log)
+        behind = await uncopied(self.connections, link, [record.group], positions)
+        left = [each.left for each in behind]
+        if None in left or sum(filter(None, left)) > self.settings.lag_threshold:
+            return str(behind[0])
+        try:
+            proposal = await promote_groups(self.connections, link.name, [record.group])
+        except KmigrateError as error:
+            return error.what
+        if against := [each for each in proposal.plan.findings if _asks_a_person(each)]:
+            return f"a person has to decide ({advised('group promote', link.name, record.group)}): {against[0].what}"
+        await self.connections.log.append(lambda state: _asked(state, record))
+        _logger.info("group %s: promote asked, because no member is left on the source", record.group)
+        return ""
+
+
+def _groups_at_routers(routers: Collection[RouterPresence]) -> Mapping[GroupMode, frozenset[str]]:
+    """Return the groups with members that wait at routers, and the groups with members that follow through routers."""
+    return {
+        GroupMode.HOLD: frozenset(group for router in routers for group in router.waiting or ()),
+        GroupMode.FOLLOW: frozenset(
+            group for router in routers for group, report in router.groups.items() if report.members
+        ),
+    }
+
+
+def _candidates(state: State, link: LinkRecord, waiting: Mapping[GroupMode, Collection[str]]) -> list[GroupRecord]:
+    """Return the mirrored groups of a link with `auto` and with members at routers."""
+    if link.finished_ms or link.deleting_ms:
+        return []
+    return [
+        record
+        for record in state.groups(link.name)
+        if record.auto and record.phase is GroupPhase.MIRRORED and record.group in waiting[record.mode]
+    ]
+
+
+def _coupled(record: GroupRecord, topics: Collection[str]) -> str:
+    """Return why a group of transactions is not promoted alone."""
+    return (
+        f"not promoted automatically: transactions that commit positions of the group write {', '.join(topics)}; "
+        f"{advised('promote', record.link, *topics)} takes the group along"
+    )
+
+
+def _asks_a_person(finding: Finding) -> bool:
+    return finding.level == "warn" and finding.ref not in _KNOWN_BEFORE
+
+
+def _asked(state: State, record: GroupRecord) -> Record | None:
+    """Return the intent, or None if a person has taken the group's `auto` back, or has asked for the promote."""
+    now = state.group(record.link, record.group)
+    if now is None or not now.auto:
+        return None
+    asked = judged_promote(record.link).write(record.group)(state)
+    return replace(asked, asked_automatically=True) if isinstance(asked, GroupRecord) else None
