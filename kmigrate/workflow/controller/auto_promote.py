@@ -7,6 +7,7 @@ guards are those of `group promote`; a finding that a person should read before 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,10 +23,11 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import every
+from kmigrate.net.tasks import together
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 from kmigrate.workflow.base.plan import Finding
-from kmigrate.workflow.groups.membership import members_at_routers, named_members
+from kmigrate.workflow.groups.membership import named_members
 from kmigrate.workflow.groups.uncopied import uncopied
 from kmigrate.workflow.verbs.groups import judged_promote, promote_groups, unpromoted_topics
 
@@ -33,6 +35,8 @@ __all__ = ["AutoPromote", "AutoSettings"]
 
 _MOST_AT_ONCE = 100
 """Maximum number of groups in one question to the source."""
+_PROMOTES_AT_ONCE = 10
+"""Maximum number of groups whose guards are asked at the same time."""
 _LONGEST_PAUSE_S = 1800.0
 _KNOWN_BEFORE = frozenset({"broker-setting"})
 """Warnings that `group mirror` has shown: no new reason to ask a person."""
@@ -85,7 +89,8 @@ class AutoPromote:
         """Look once at all groups; a link whose source does not answer keeps its groups mirrored."""
         log = self.connections.log
         reasons: dict[str, str] = {}
-        waiting = _groups_at_routers(log.alive(RouterPresence))
+        routers = log.alive(RouterPresence)
+        waiting = _groups_at_routers(routers)
         candidates = {link.name: _candidates(log.state, link, waiting) for link in log.state.links()}
         self._forget_others(log.state, {record.key for records in candidates.values() for record in records})
         for link in log.state.links():
@@ -93,7 +98,7 @@ class AutoPromote:
             for at in range(0, len(records), _MOST_AT_ONCE):
                 some = records[at : at + _MOST_AT_ONCE]
                 try:
-                    reasons |= await self._look_at(link, some)
+                    reasons |= await self._look_at(link, some, routers)
                 except KmigrateError as error:
                     reasons |= {record.key: error.what for record in some}
         self.reasons.clear()
@@ -107,30 +112,32 @@ class AutoPromote:
             if key not in candidates:
                 each.quiet_since = None
 
-    async def _look_at(self, link: LinkRecord, records: Collection[GroupRecord]) -> dict[str, str]:
+    async def _look_at(
+        self, link: LinkRecord, records: Collection[GroupRecord], routers: Collection[RouterPresence]
+    ) -> dict[str, str]:
         """Ask the source once about some groups, promote those that are due, and return why the others are not."""
-        reasons: dict[str, str] = {}
-        asked = []
-        for record in records:
-            if topics := unpromoted_topics(self.connections.log.state, record):
-                reasons[record.key] = _coupled(record, topics)
-            else:
-                asked.append(record)
+        state = self.connections.log.state
+        coupled = {group for each in state.couplings(link.name) for group in each.groups}
+        reasons = {
+            record.key: _coupled(record, topics)
+            for record in records
+            if record.group in coupled and (topics := unpromoted_topics(state, record))
+        }
+        asked = [record for record in records if record.key not in reasons]
         if not asked:
             return reasons
         _, source_admin = await self.connections.source(link)
         described = await source_admin.describe_groups([record.group for record in asked])
-        for record in asked:
-            direct = self._direct_members(record, described[record.group].members)
-            if reason := await self._judge(link, record, direct):
-                reasons[record.key] = reason
-        return reasons
+        turn = asyncio.Semaphore(_PROMOTES_AT_ONCE)
 
-    def _direct_members(self, record: GroupRecord, members: Collection[GroupMember]) -> list[GroupMember]:
-        if record.mode is GroupMode.HOLD:
-            return list(members)
-        known = members_at_routers(self.connections.log, record.group)
-        return [member for member in members if member_mark(member.member_id) not in known]
+        async def judge(record: GroupRecord) -> None:
+            async with turn:
+                direct = _direct_members(record, described[record.group].members, routers)
+                if reason := await self._judge(link, record, direct):
+                    reasons[record.key] = reason
+
+        await together(*map(judge, asked))
+        return reasons
 
     async def _judge(self, link: LinkRecord, record: GroupRecord, direct: list[GroupMember]) -> str:
         """Ask for the promote where the group is due; return why the group is not promoted, or ''."""
@@ -145,7 +152,10 @@ class AutoPromote:
         if left > 0:
             again = f" after: {record.reason}" if record.reason else ""
             return f"promoted in {left:.0f} s unless a member comes back to the source{again}"
-        reason = await self._ask(link, record)
+        try:
+            reason = await self._ask(link, record)
+        except KmigrateError as error:
+            reason = error.what
         seen.due = monotonic() + self.settings.settle_s
         return reason
 
@@ -157,16 +167,13 @@ class AutoPromote:
             seen.due = now + seen.pause_s
 
     async def _ask(self, link: LinkRecord, record: GroupRecord) -> str:
-        """Write the intent if no guard is against the promote; return the guard's finding, or ''."""
+        """Write the intent unless something is against the promote; return what is, or ''; a guard raises Refused."""
         positions = Positions(self.connections.target, self.connections.log)
         behind = await uncopied(self.connections, link, [record.group], positions)
         left = [each.left for each in behind]
         if None in left or sum(filter(None, left)) > self.settings.lag_threshold:
             return str(behind[0])
-        try:
-            proposal = await promote_groups(self.connections, link.name, [record.group])
-        except KmigrateError as error:
-            return error.what
+        proposal = await promote_groups(self.connections, link.name, [record.group])
         if against := [each for each in proposal.plan.findings if _asks_a_person(each)]:
             return f"a person has to decide ({advised('group promote', link.name, record.group)}): {against[0].what}"
         await self.connections.log.append(lambda state: _asked(state, record))
@@ -182,6 +189,17 @@ def _groups_at_routers(routers: Collection[RouterPresence]) -> Mapping[GroupMode
             group for router in routers for group, report in router.groups.items() if report.members
         ),
     }
+
+
+def _direct_members(
+    record: GroupRecord, members: Collection[GroupMember], routers: Collection[RouterPresence]
+) -> list[GroupMember]:
+    """Return the members on the source that no router carries; of a group that holds, a router carries none."""
+    if record.mode is GroupMode.HOLD:
+        return list(members)
+    reports = [router.groups[record.group] for router in routers if record.group in router.groups]
+    known = {mark for report in reports for mark in report.members}
+    return [member for member in members if member_mark(member.member_id) not in known]
 
 
 def _candidates(state: State, link: LinkRecord, waiting: Mapping[GroupMode, Collection[str]]) -> list[GroupRecord]:

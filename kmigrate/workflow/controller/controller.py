@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -116,13 +116,12 @@ class Controller:
     async def _announce(self, active: bool) -> None:
         interval = round(self._settings.interval_s * 1000)
         lately = {key: why for key, (at, why) in self._failures.items() if monotonic() - at <= _FAILURE_NAMED_S}
-        reasons = self._reasons(lately) if active else {}
-        waits = dict(islice((reasons | self._progress.waits).items(), _MOST_REASONS))
+        reasons = lately | self._closer.troubles | self._late.troubles | self._troubles if active else {}
+        reasons |= self._progress.waits
+        reasons |= {key: why for key, why in self._auto.reasons.items() if key not in reasons}
+        waits = dict(islice(reasons.items(), _MOST_REASONS))
         with suppress(Unreachable):  # the next presence message repeats the news
             await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))
-
-    def _reasons(self, lately: Mapping[str, str]) -> dict[str, str]:
-        return {**lately, **self._closer.troubles, **self._late.troubles, **self._auto.reasons, **self._troubles}
 
     async def _lead(self) -> bool:
         """Return True if this instance holds the lease; take the lease where its holder is silent."""
