@@ -31,11 +31,7 @@ ABSENT: Mapping[str, Absent] = {
     "stragglers": Absent("list of stragglers", "kmigrate status and kmigrate promote --plan name them"),
     "report": Absent("reports of single promotes", "kmigrate status --json; pages of kmigrate verify (docs/parity.md)"),
     "link alter": Absent("settings of a link", "settings of the mirror stand in [mirror] of kmigrate.toml"),
-    "--auto": Absent(
-        "automatic group promote", "kmigrate group promote GROUP, once status shows no member at the source any more"
-    ),
     **dict.fromkeys(("--when-ready", "--not-before", "--postpone"), _SCHEDULE),
-    "--print-acls": Absent("printed ACL commands", "docs/security.md lists all rights that kmigrate needs"),
     "--rack": Absent("same-rack reading", "the mirror reads from leaders, whatever the rack (docs/mirror.md)"),
 }
 """Features by verb (without `kmigrate`) and by option."""

@@ -20,7 +20,6 @@ PROMISES = Path(__file__).parents[4] / "docs" / "promises.md"
     [
         (["rollback", "orders"], "kmigrate rollback", "rollback"),
         (["group", "rollback", "billing"], "kmigrate group rollback", "rollback"),
-        (["group", "promote", "billing", "--auto"], "kmigrate group promote --auto", "automatic group promote"),
         (["promote", "orders", "--not-before", "22:00"], "kmigrate promote --not-before", "scheduled promotes"),
         (["rehearse", "orders"], "kmigrate rehearse", "rehearsal"),
     ],
