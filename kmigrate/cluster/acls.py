@@ -94,8 +94,8 @@ async def read_acls(client: ClusterClient, node: int | None = None) -> frozenset
             f"the ACLs of cluster {client.settings.name} cannot be read: {row(code).name}",
             code=code,
             still_true="records go on being copied; no ACL was changed",
-            next_step=f"allow {client.settings.security.principal} DESCRIBE on cluster kafka-cluster, or set "
-            "sync_acls = false in [mirror] and move the ACLs by hand",
+            next_step=f"allow {client.settings.security.principal} DESCRIBE on cluster kafka-cluster, or "
+            "move the ACLs by hand: kmigrate link alter LINK --set sync_acls=false",
         )
     return frozenset(
         Acl(

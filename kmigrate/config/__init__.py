@@ -6,6 +6,7 @@ ends the command with place, key and expected form. Only a router reads `listene
     load         the sources and their order
     raw_value    a value with its origin, and the error for a wrong value
     settings     the sections and their keys
+    link_settings           the settings of a link: defaults from the sections, and values of `--set`
     clusters     [clusters.NAME]
     security     the security keys of a cluster
     listener_access         the security keys of [router], and the table of its clients

@@ -37,7 +37,7 @@ from kmigrate.model.nearest import nearest
 from kmigrate.model.words import as_words
 from kmigrate.workflow.playbook.places import Places
 
-__all__ = ["DEFAULT_FILE", "SECTIONS", "flat", "load"]
+__all__ = ["DEFAULT_FILE", "SECTIONS", "flat", "load", "typed"]
 
 DEFAULT_FILE = "kmigrate.toml"
 SECTIONS: Mapping[str, type[Any]] = {
@@ -306,7 +306,7 @@ def _matching(word: str, known: Iterable[str]) -> str:
 def _section(kind: type[_S], given: Mapping[str, RawValue]) -> _S:
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(typing.cast("Any", kind))}
-    return kind(**{key: _typed(one, hints[key], fields[key].metadata) for key, one in given.items()})
+    return kind(**{key: typed(one, hints[key], fields[key].metadata) for key, one in given.items()})
 
 
 def _switch(given: RawValue, expected: str) -> bool:
@@ -342,7 +342,8 @@ def _quotes(given: RawValue, kind: type[Any]) -> str:
     return ""
 
 
-def _typed(given: RawValue, kind: type[Any], about: Mapping[str, Any]) -> Any:
+def typed(given: RawValue, kind: type[Any], about: Mapping[str, Any]) -> Any:
+    """Return the value of a key as the key's type, or raise the error that says what is expected."""
     value, expected = given.value, about["expected"]
     if kind is bool:
         return _switch(given, expected)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kmigrate.errors import UsageError
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.nearest import nearest
 from kmigrate.model.settings import ClusterSettings
 
@@ -30,6 +31,12 @@ def _key(default: Any, expected: str, *, low: float | None = None, high: float |
 
 
 _PORT = {"low": 0, "high": 65535}
+_LINK = LinkSettings()
+
+
+def _link_key(name: str, expected: str, **more: Any) -> Any:
+    """Return a key that is the default of a new link's setting of the same name."""
+    return _key(getattr(_LINK, name), expected, of_link=True, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +105,22 @@ class RouterSection:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSection:
-    """`[mirror]`: how a link is copied."""
+    """`[mirror]`: how a link is copied; keys that shape the target are defaults of new links."""
 
     hole_filler: str = _key(
         "markers",
         "how offsets without a record are filled: markers, or transactions where CLUSTER_ACTION is not allowed",
         choices=("markers", "transactions"),
     )
-    hole_limit: int = _key(100_000, "most offsets without a record in a row that are filled", low=1, high=2_000_000_000)
-    align_limit: int = _key(
-        2_000_000_000, "most offsets below a partition's log start that are filled", low=0, high=1_000_000_000_000
+    hole_limit: int = _link_key(
+        "hole_limit", "most offsets without a record in a row that are filled", low=1, high=2_000_000_000
     )
-    follow_log_start: bool = _key(
-        True, "true or false: whether the copy loses what the source deletes, by retention or DeleteRecords"
+    align_limit: int = _link_key(
+        "align_limit", "most offsets below a partition's log start that are filled", low=0, high=1_000_000_000_000
+    )
+    follow_log_start: bool = _link_key(
+        "follow_log_start",
+        "true or false: whether the copy loses what the source deletes, by retention or DeleteRecords",
     )
     disk_min_free_percent: float = _key(
         5.0,
@@ -130,15 +140,17 @@ class MirrorSection:
     raise_producer_expiration: bool = _key(
         True, "true or false: whether the target's producer.id.expiration.ms is raised while a link mirrors"
     )
-    sync_acls: bool = _key(True, "true or false: whether the target gets the ACLs of mirrored topics and groups")
-    acl_exclude: tuple[str, ...] = _key(
-        (), "a list of regular expressions: principals whose ACLs are not carried over", regex=True
+    sync_acls: bool = _link_key(
+        "sync_acls", "true or false: whether the target gets the ACLs of mirrored topics and groups"
     )
-    config_exclude: tuple[str, ...] = _key(
-        (), "a list of regular expressions: topic configs that are not replicated", regex=True
+    acl_exclude: tuple[str, ...] = _link_key(
+        "acl_exclude", "a list of regular expressions: principals whose ACLs are not carried over", regex=True
     )
-    use_defaults_from: str = _key(
-        "source",
+    config_exclude: tuple[str, ...] = _link_key(
+        "config_exclude", "a list of regular expressions: topic configs that are not replicated", regex=True
+    )
+    use_defaults_from: str = _link_key(
+        "use_defaults_from",
         "whose defaults a promoted topic has where nothing is set on it: source or target",
         choices=("source", "target"),
     )
@@ -171,16 +183,26 @@ class LogSection:
 
 @dataclass(frozen=True, slots=True)
 class PromoteSection:
-    """`[promote]`: when a promote may fence, and how long a fence may hold requests."""
+    """`[promote]`: when a promote may fence, and how long a fence may hold requests; mostly defaults of new links."""
 
-    lag_threshold: int = _key(1000, "records a topic may lag when it is fenced", low=0, high=10**9)
-    pending_timeout_s: float = _key(120.0, "how long to wait for the lag before giving up, s", low=1, high=86_400)
-    fence_timeout_s: float = _key(10.0, "how long a fence may last before it is lifted, s", low=1, high=60)
-    straggler_window_s: float = _key(
-        5.0, "how long a direct writer must be silent until a promote takes it for gone, s", low=0, high=3600
+    lag_threshold: int = _link_key("lag_threshold", "records a topic may lag when it is fenced", low=0, high=10**9)
+    pending_timeout_s: float = _link_key(
+        "pending_timeout_s", "how long to wait for the lag before giving up, s", low=1, high=86_400
     )
-    router_silent_s: float = _key(
-        5.0, "how long a router must be silent until the source broker holds the fence in its place, s", low=1, high=600
+    fence_timeout_s: float = _link_key(
+        "fence_timeout_s", "how long a fence may last before it is lifted, s", low=1, high=60
+    )
+    straggler_window_s: float = _link_key(
+        "straggler_window_s",
+        "how long a direct writer must be silent until a promote takes it for gone, s",
+        low=0,
+        high=3600,
+    )
+    router_silent_s: float = _link_key(
+        "router_silent_s",
+        "how long a router must be silent until the source broker holds the fence in its place, s",
+        low=1,
+        high=600,
     )
     auto_settle_s: float = _key(
         30.0,

@@ -70,7 +70,7 @@ class MirrorEngine:
         self._membership = Membership(link.log, link.name, link.instance, link.settings.lease_s)
         self._lease = Lease(self._membership)
         self._stops = StopKeeper(link.log, link.name, link.instance)
-        self._maker = TopicMaker(link, link.settings)
+        self._maker = TopicMaker(link, lambda: link.link_settings)
         self._maps = OffsetMaps(link.target)
         self._copier: Copier | None = None
         self._gauge: DiskGauge | None = None
@@ -145,6 +145,7 @@ class MirrorEngine:
             link.copy,
             HoleMaker(self._link.target, link.copy, link_uuid=link.uuid, filler=self._link.settings.hole_filler),
             self._link.settings,
+            link_settings=lambda: self._link.link_settings,
             maps=MapStore(self._maps, link.uuid),
             owner_term=self._owner_term,
             pipelining=not forgets,
@@ -421,4 +422,6 @@ class MirrorEngine:
         forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""
         strays = self._maps.strays.text(MAP_TOPIC)
         unwatched = self._copier.disks.unwatched if self._copier is not None else ""
-        return (*upkeep, *filter(None, (trouble, forgets, strays, unwatched)), *lost)
+        contradictions = self._link.contradictions(self._link.link_settings).values()
+        differs = [f"link-settings-differ: {text}; the link's setting counts" for text in contradictions]
+        return (*upkeep, *filter(None, (trouble, forgets, strays, unwatched)), *lost, *differs)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.records import AssignmentRecord, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.state.log import StateLog
@@ -33,6 +34,8 @@ class MirroredLink(Clusters):
     log: StateLog
     instance: str
     settings: MirrorSettings
+    contradictions: Callable[[LinkSettings], Mapping[str, str]] = lambda _: {}
+    """Returns in words what the process's configuration says of the link's settings, where the link says otherwise."""
 
     @property
     def state(self) -> State:
@@ -41,6 +44,12 @@ class MirroredLink(Clusters):
     @property
     def record(self) -> LinkRecord | None:
         return self.state.link(self.name)
+
+    @property
+    def link_settings(self) -> LinkSettings:
+        """The settings that the link's record holds now."""
+        record = self.record
+        return record.settings if record is not None else LinkSettings()
 
     @property
     def topics(self) -> list[TopicRecord]:

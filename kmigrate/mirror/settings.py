@@ -1,11 +1,14 @@
-"""The settings of a mirror process: a frozen value, built by the caller that starts the engine."""
+"""The settings of a mirror process: a frozen value, built by the caller that starts the engine.
+
+Settings that shape the target are not here: they belong to the link (`model.link_settings`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["OLD_MS", "DefaultsFrom", "HoleFiller", "MirrorSettings"]
+__all__ = ["OLD_MS", "HoleFiller", "MirrorSettings"]
 
 OLD_MS = 20 * 86_400_000
 """Age from which records may outlive a broker's producer state, even with the 24.8 days of an int as expiration (W1).
@@ -21,13 +24,6 @@ class HoleFiller(StrEnum):
     """Control markers by WriteTxnMarkers; needs CLUSTER_ACTION. A refusal falls back to transactions."""
     TRANSACTIONS = "transactions"
     """Empty transactions, each with a single offset, 1 to 6 ms."""
-
-
-class DefaultsFrom(StrEnum):
-    """The cluster whose defaults a mirrored topic has from its promote on, for configs that the topic does not set."""
-
-    SOURCE = "source"
-    TARGET = "target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +49,6 @@ class MirrorSettings:
     lease_s: float = 3.0
     presence_ms: int = 500
     hole_filler: HoleFiller = HoleFiller.MARKERS
-    hole_limit: int = 100_000
-    """Largest hole that is filled; a larger hole (compaction) stops the partition by name."""
-    align_limit: int = 2_000_000_000
-    """Maximum number of filler offsets per partition (M4: 8.5 M per second)."""
-    follow_log_start: bool = True
-    """True if records that the source deletes are deleted from the copy."""
     follow_s: float = 10.0
     """Interval of the looks at the source's log starts."""
     recheck_s: float = 65.0
@@ -75,9 +65,3 @@ class MirrorSettings:
     """Interval of the looks at partitions, configs, ACLs and new names; longer for very many topics (`round_s`)."""
     raise_expiration: bool = True
     """True if the target's `producer.id.expiration.ms` is raised while the link mirrors (W1)."""
-    sync_acls: bool = True
-    acl_exclude: tuple[str, ...] = ()
-    """Expressions of principals whose ACLs are not copied."""
-    config_exclude: tuple[str, ...] = ()
-    """Expressions of topic configs that are not replicated."""
-    use_defaults_from: DefaultsFrom = DefaultsFrom.SOURCE

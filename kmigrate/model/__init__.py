@@ -30,6 +30,7 @@ Access and settings:
     listener_access  which clients a router admits
     security         TLS and SASL of a cluster
     settings         how a cluster is reached
+    link_settings    what a link makes of its target, and the limits of its promotes
     patterns         topics and groups by regular expression
     backtracking     whether an expression matches in bounded time
     ids              names and numbers of Kafka's protocol

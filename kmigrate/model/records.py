@@ -17,6 +17,7 @@ from enum import StrEnum
 
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.model.words import advised
@@ -174,6 +175,7 @@ class LinkRecord:
     """Time when the link's clients were told to leave the routers; 0: not told, or taken back."""
     deleting_ms: int = 0
     """Start time of the deletion of the link's records, the link's own record last; 0: no deletion."""
+    settings: LinkSettings = LinkSettings()
 
     @property
     def key(self) -> str:

@@ -33,8 +33,8 @@ class Remedy(StrEnum):
     """The target holds what it should not: delete the target topic, then `topic resume` copies it from its start."""
 
 
-_MENDED_BY = {"large-gap": "raise hole_limit of [mirror], start the mirror anew"}
-"""Remedies for stops that a setting of kmigrate causes."""
+_MENDED_BY = {"large-gap": "raise the limit: kmigrate link alter {link} --set hole_limit=N"}
+"""Remedies for stops that a setting of the link causes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class PartitionStop:
         """Return the command that helps, as a person types it."""
         match self.remedy:
             case Remedy.AGAIN:
-                first = _MENDED_BY.get(self.ref, "mend the cause")
+                first = _MENDED_BY.get(self.ref, "mend the cause").format(link=link)
                 return f"{first}, then: {advised(f'topic resume --partition {partition}', link, topic)}"
             case Remedy.ACCEPT_LOSS:
                 return advised(f"topic resume --partition {partition} --accept-loss {self.lost}", link, topic)

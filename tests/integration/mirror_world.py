@@ -27,6 +27,7 @@ from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
@@ -117,7 +118,9 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def link_between(source: KafkaCluster, target: KafkaCluster, link: str) -> AsyncIterator[World]:
+async def link_between(
+    source: KafkaCluster, target: KafkaCluster, link: str, of_link: LinkSettings | None = None
+) -> AsyncIterator[World]:
     """Make a link; after a block that succeeds, delete the records of the link and of routers from the state log."""
     settings = settings_of("target", target.bootstrap)
     async with ClusterClient(settings) as client:
@@ -130,6 +133,7 @@ async def link_between(source: KafkaCluster, target: KafkaCluster, link: str) ->
                     ClusterRef("source", source.bootstrap, source.cluster_id),
                     ClusterRef("target", target.bootstrap),
                     int(time.time() * 1000),
+                    settings=of_link or LinkSettings(),
                 )
             )
             yield World(link, source, target, log)

@@ -27,8 +27,8 @@ from confluent_kafka.admin import (
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetch import fetch_full, fetch_one
 from kmigrate.errors import Refused
-from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import PromoteTerms
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
@@ -139,16 +139,15 @@ def test_records_deleted_before_they_were_copied_are_named_and_only_their_exact_
     topic = unique_name("overtaken")
     make_topic(source, topic, partitions=2)
     produce(source.bootstrap, topic, 200, partitions=2)
-    strict = MirrorSettings(lease_s=1.5, presence_ms=200, hole_limit=50)
 
     async def scene() -> None:
-        async with link_between(source, target, unique_name("link")) as world:
+        async with link_between(source, target, unique_name("link"), LinkSettings(hole_limit=50)) as world:
             async with engine_running(world):
                 await world.copied(topic)
             # No mirror runs while records of partition 1 come and go, more of them than a hole of compaction may have.
             await to(produce, source.bootstrap, topic, 3_000, partitions=2, first=200)
             await to(cut, source.bootstrap, topic, {1: 1_550})
-            async with engine_running(world, "m2", strict):
+            async with engine_running(world, "m2"):
                 stop = await stopped(world, topic, 1, "source-range-lost")
                 assert (stop.lost, stop.remedy) == ("100..1549", Remedy.ACCEPT_LOSS)
                 await copied(world, topic, 0, 1_600)  # The neighbouring partition goes on.
@@ -162,7 +161,7 @@ def test_records_deleted_before_they_were_copied_are_named_and_only_their_exact_
                 assert (await refused(world, topic, 7)).ref == "unknown-partition"
             # The stop survives a restart, and the verb works while no mirror runs.
             await resume(world, topic, 1, (100, 1_549))
-            async with engine_running(world, "m3", strict):
+            async with engine_running(world, "m3"):
                 await copied(world, topic, 1, 1_600)
                 await to(produce, source.bootstrap, topic, 100, partitions=2, first=3_200)
                 await copied(world, topic, 1, 1_650)
@@ -225,7 +224,6 @@ def test_a_gap_that_a_cleaner_made_while_nobody_copied_is_filled_once_its_limit_
     source, topic = own_cluster(version=SOURCE_VERSION, config=BUSY_CLEANER), unique_name("gap")
     make_topic(source, topic, config=COMPACTED)
     write_keyed(source.bootstrap, topic, 100)
-    strict = MirrorSettings(lease_s=1.5, presence_ms=200, hole_limit=200)
 
     def write_over() -> None:
         """Write some 3,000 offsets with the same key, of which a cleaner keeps only the last."""
@@ -236,17 +234,18 @@ def test_a_gap_that_a_cleaner_made_while_nobody_copied_is_filled_once_its_limit_
         write_keyed(source.bootstrap, topic, 500, first=100)
 
     async def scene() -> None:
-        async with link_between(source, target, unique_name("link")) as world:
-            async with engine_running(world, settings=strict):
+        async with link_between(source, target, unique_name("link"), LinkSettings(hole_limit=200)) as world:
+            async with engine_running(world):
                 await world.copied(topic)
             await to(write_over)
             await to(wait_until_cleaned, source.bootstrap, [topic], 700)
-            async with engine_running(world, "m2", strict):
+            async with engine_running(world, "m2"):
                 stop = await stopped(world, topic, 0, "large-gap")
                 assert "hole_limit is 200" in stop.what
-                assert stop.way_on(world.link, topic, 0).startswith("raise hole_limit of [mirror]")
-            await resume(world, topic, 0)
-            async with engine_running(world, "m3"):
+                assert f"kmigrate link alter {world.link} --set hole_limit=N" in stop.way_on(world.link, topic, 0)
+                async with estate_of(world) as connections:
+                    await run_verb(verbs.alter_link(connections, world.link, lambda _: LinkSettings()))
+                await resume(world, topic, 0)
                 await world.caught_up(topic)
                 assert (await status_of(world, topic)).offsets == "identical"
                 found, wanted = read_all(target.bootstrap, topic)[0], read_all(source.bootstrap, topic)[0]

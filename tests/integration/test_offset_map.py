@@ -18,6 +18,7 @@ from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.records.build import filler_batch
@@ -194,8 +195,8 @@ def test_where_only_the_padding_is_too_long_the_map_is_one_run(
     produce(source.bootstrap, topic, 300)
 
     async def scene() -> None:
-        settings = MirrorSettings(lease_s=1.5, presence_ms=200, align_limit=4_999)
-        async with link_between(source, target, unique_name("link")) as world, engine_running(world, settings=settings):
+        near = LinkSettings(align_limit=4_999)
+        async with link_between(source, target, unique_name("link"), near) as world, engine_running(world):
             await world.mirror(topic)
             await world.in_phase(topic, TopicPhase.MIRRORING)
             await copied(world, topic)

@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import LinkRecord
@@ -138,12 +139,12 @@ def test_configs_follow_the_source_and_are_relaxed_until_promote(
 ) -> None:
     topic = unique_name("configs")
     make_topic(source, topic, config={"segment.ms": "3600000", "retention.ms": "7200000"})
-    settings = replace(QUICK, config_exclude=("flush\\..*",))
+    of_link = LinkSettings(config_exclude=("flush\\..*",))
 
     async def scene() -> None:
         async with (
-            link_between(source, target, unique_name("link")) as world,
-            engine_running(world, settings=settings),
+            link_between(source, target, unique_name("link"), of_link) as world,
+            engine_running(world, settings=QUICK),
         ):
             await world.mirror(topic)
             await world.in_phase(topic, TopicPhase.MIRRORING)
@@ -175,6 +176,10 @@ def test_configs_follow_the_source_and_are_relaxed_until_promote(
                 "retention.ms": "1800000",
             }
             assert "cleanup.policy" in record.drop_configs
+
+            await world.log.append(lambda state: replace(link_of(world, state), settings=LinkSettings()))
+            expected["flush.ms"] = "1000"
+            await comes(lambda: own_configs(target.bootstrap, topic) == expected, "the config that was left out before")
 
             set_configs(source.bootstrap, topic, {"cleanup.policy": "compact"}, ("retention.ms",))
             changed = await world.log.wait(
@@ -265,12 +270,15 @@ def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is
 
 
 async def follow(world: World, *patterns: NamePattern) -> None:
-    def decide(state: State) -> LinkRecord:
-        link = state.link(world.link)
-        assert link is not None
-        return replace(link, topic_patterns=patterns, group_patterns=patterns)
+    await world.log.append(
+        lambda state: replace(link_of(world, state), topic_patterns=patterns, group_patterns=patterns)
+    )
 
-    await world.log.append(decide)
+
+def link_of(world: World, state: State) -> LinkRecord:
+    link = state.link(world.link)
+    assert link is not None
+    return link
 
 
 def notes(world: World) -> tuple[str, ...]:

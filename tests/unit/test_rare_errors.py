@@ -187,12 +187,12 @@ def of_messages(_: Patch) -> Iterator[tuple[str, Callable[[], Any]]]:
 def of_the_copy(patch: Patch) -> Iterator[tuple[str, Callable[[], Any]]]:
     patch.setattr(align, "_PATIENCE_S", -1.0)
     target = it(settings=it(security=it(principal="User:k"), name="t"))
-    aligner = it(_target=target, _too_low=gives({0: 5}), _turn=asyncio.Lock(), _settings=it(align_limit=10))
+    aligner = it(_target=target, _too_low=gives({0: 5}), _turn=asyncio.Lock(), _settings=lambda: it(align_limit=10))
     for ref, code in (("log-start-refused", DENIED), ("log-start-late", 0)):
         target.delete_records = gives({0: (code, 0)})
         yield ref, lambda: align.Aligner._cut(aligner, "t", {0: 5})
     aligner._tail = gives(it(end=0, sequence=0))
-    yield "padding-too-long", lambda: align.Aligner._fill(aligner, "t", 0, 1_000)
+    yield "padding-too-long", lambda: align.Aligner._fill(aligner, TOPIC, 0, 1_000)
     patch.setattr(align, "append_alone", gives(it(error=DENIED, base_offset=-1)))
     yield "filler-refused", lambda: align.Aligner._append(aligner, "t", 0, bytearray(), it(end=0, sequence=0), 1)
     upkeep = it(_link=it(source=None, target=None))

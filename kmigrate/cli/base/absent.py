@@ -30,7 +30,6 @@ ABSENT: Mapping[str, Absent] = {
     "rehearse": Absent("rehearsal", "each changing verb looks first and changes nothing with --plan"),
     "stragglers": Absent("list of stragglers", "kmigrate status and kmigrate promote --plan name them"),
     "report": Absent("reports of single promotes", "kmigrate status --json; pages of kmigrate verify (docs/parity.md)"),
-    "link alter": Absent("settings of a link", "settings of the mirror stand in [mirror] of kmigrate.toml"),
     **dict.fromkeys(("--when-ready", "--not-before", "--postpone"), _SCHEDULE),
     "--rack": Absent("same-rack reading", "the mirror reads from leaders, whatever the rack (docs/mirror.md)"),
 }

@@ -92,7 +92,7 @@ async def promote(
     """Carry the committed offsets over and let the groups read from the target.
 
     Where the copy is not there yet, the call first waits until the target holds what the groups have read
-    ([promote] lag_threshold records may be missing). Until then nothing is written, and members read on.
+    (lag_threshold records of the link's settings may be missing). Until then nothing is written, and members read on.
     """
     groups = call.required_list(groups, "GROUP", "the groups to promote")
     async with call.connections() as connections:
@@ -110,7 +110,7 @@ async def promote(
             question = f"Promote {', '.join(groups)}? Their members read from the target afterwards"
             await call.confirm(yes, question, proposal.plan.warnings)
             if not no_wait:
-                await need_copy(call, connections, at, groups, timeout, call.settings.promote.lag_threshold)
+                await need_copy(call, connections, at, groups, timeout, at.settings.lag_threshold)
             proposal = await look(False)
         made = await proposal.carry_out()
         if no_wait:

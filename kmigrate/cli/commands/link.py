@@ -16,16 +16,23 @@ from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.values import byte_rate
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.tables import facts, links_table
+from kmigrate.config.link_settings import altered, contradictions, new_link_settings
 from kmigrate.errors import Refused
 from kmigrate.model.records import LinkRecord
 from kmigrate.workflow import verbs
-from kmigrate.workflow.base.plan import Plan
+from kmigrate.workflow.base.plan import Plan, warn
 
-__all__ = ["app", "check", "create", "delete", "delivery_seconds", "list_links", "show", "throttle"]
+__all__ = ["alter", "app", "check", "create", "delete", "delivery_seconds", "list_links", "show", "throttle"]
 
 app = typer.Typer(name="link", help="Links: one source cluster to one target cluster.", no_args_is_help=True)
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the link.")]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Setting of the link (may be repeated; keys: docs/configuration.md)."
+    ),
+]
 DeliveryTimeout = Annotated[
     float | None,
     typer.Option("--delivery-timeout", min=0.0, help="Seconds (else [finish] delivery_timeout_s)."),
@@ -40,9 +47,14 @@ async def create(
     target: Annotated[
         str | None, typer.Option("--target", help="Target cluster (else [defaults] target).", autocompletion=clusters)
     ] = None,
+    set_: Setting = None,
     plan: PlanOnly = False,
 ) -> Answer:
-    """Store a link in the target's state log; the source is not contacted."""
+    """Store a link in the target's state log; the source is not contacted.
+
+    The link gets the settings of --set, else those of [mirror] and [promote] in kmigrate.toml.
+    """
+    settings = altered(new_link_settings(call.settings), set_ or ())
     clusters = call.settings.clusters
     name = call.required(name, "NAME", "name of the link")
     verbs.check_link_name(name)
@@ -56,11 +68,13 @@ async def create(
     _refuse_one_cluster(call, source, target)
     try:
         async with call.connections(target, create=not plan) as connections:
-            return plan_answer(await call.carry_out(lambda: verbs.create_link(connections, name, source), plan))
+            look = partial(verbs.create_link, connections, name, source, settings)
+            return plan_answer(await call.carry_out(look, plan))
     except Refused as refused:
         if not plan or refused.ref != "no-state-log":
             raise
-    made = [f"create the state log on cluster {target}", f"store link {name}: {source} → {target}"]
+    store = verbs.stored_link(name, source, target, settings)
+    made = [f"create the state log on cluster {target}", store]
     return plan_answer(Plan.of("link create", made))
 
 
@@ -98,6 +112,7 @@ async def show(call: Call, name: LinkName = None) -> Answer:
                 ("target", f"{link.target.name} ({link.target.bootstrap})"),
                 ("target id", link.target.cluster_id),
                 ("throttle", f"{link.throttle:,} bytes/s" if link.throttle else "off"),
+                *((each.name, link.settings.text(each.name)) for each in dataclasses.fields(link.settings)),
                 ("topics", ", ".join(f"{t.topic} ({t.phase})" for t in topics) or "none"),
                 ("groups", ", ".join(f"{g.group} ({g.phase})" for g in groups) or "none"),
                 *([("finished", "yes: clients leave the routers")] if link.finished_ms else []),
@@ -115,8 +130,31 @@ async def check(call: Call, name: LinkName = None) -> Answer:
     """Contact both clusters of a link and show all obstacles; changes nothing."""
     async with call.connections() as connections:
         plan = await verbs.check_link(connections, name, raises=call.settings.mirror.raise_producer_expiration)
+        link = verbs.resolve_link(connections.log.state, name)
+        differs = [
+            warn("link-settings-differ", f"link {link.name}: {text}; the link's setting counts", _alter(link.name, key))
+            for key, text in contradictions(call.settings, link.settings).items()
+        ]
+        plan = dataclasses.replace(plan, findings=(*plan.findings, *differs))
         bad = any(f.level == "refuse" for f in plan.findings)
         return Answer(plan.as_json(), plan_view(plan), Exit.REFUSED if bad else Exit.OK)
+
+
+def _alter(link: str, key: str) -> str:
+    return f"take the key out of the file, or: kmigrate link alter {link} --set {key}=VALUE"
+
+
+@command(app, "alter")
+async def alter(call: Call, name: LinkName = None, set_: Setting = None, plan: PlanOnly = False) -> Answer:
+    """Change settings of a link; running processes follow at once.
+
+    A promote that is under way keeps the limits under which it was asked for.
+    """
+    given = call.required_list(set_, "--set", "the settings to change, each as KEY=VALUE")
+    altered(new_link_settings(call.settings), given)
+    async with call.connections() as connections:
+        look = partial(verbs.alter_link, connections, call.link(name), lambda before: altered(before, given))
+        return plan_answer(await call.carry_out(look, plan))
 
 
 @command(app, "throttle")
@@ -170,4 +208,4 @@ def _as_json(link: LinkRecord) -> dict[str, object]:
     """Return what a link is, without what only the mirror needs of its record."""
     names = ("name", "uuid", "source", "target", "created_ms", "throttle", "finished_ms", "deleting_ms")
     fields = dataclasses.asdict(link)
-    return {name: fields[name] for name in (*names, "topic_patterns", "group_patterns")}
+    return {name: fields[name] for name in (*names, "settings", "topic_patterns", "group_patterns")}

@@ -15,7 +15,7 @@ from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.values import start_position
 from kmigrate.cli.base.words import SafeTable, Text
 from kmigrate.cli.commands.target_configs import creation_configs, default_findings
-from kmigrate.cli.process.engine_settings import grant_use, mirror_settings
+from kmigrate.cli.process.engine_settings import grant_use
 from kmigrate.cli.views.acls import ClusterAcls, acls_answer
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import figure, full_width, table
@@ -23,10 +23,10 @@ from kmigrate.cluster.brokers import refuse_unreachable_brokers
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Refused, Unreachable
-from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.amounts import bytes_text
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms
@@ -123,22 +123,22 @@ async def plan(
         moving = {each.group for each in connections.log.state.groups(record.name)}
         moving |= {group for name in names for group in readers.get(name, ())}
         of_source, of_target = (
-            Wanted(side, tuple(names), tuple(sorted(moving)), grant_use(call.settings)) for side in ("source", "target")
+            Wanted(side, tuple(names), tuple(sorted(moving)), grant_use(call.settings, record.settings))
+            for side in ("source", "target")
         )
         if print_acls:
             sides = (ClusterAcls(source.settings, of_source), ClusterAcls(connections.target.settings, of_target))
             return acls_answer(sides)
         rights = [*await rights_findings(source, of_source), *await rights_findings(connections.target, of_target)]
         access = await verbs.access_findings(connections, record, names)
-        settings = mirror_settings(call.settings)
-        defaults = await default_findings(connections, record, [name for name in names if name in known], settings)
+        defaults = await default_findings(connections, record, [name for name in names if name in known])
         limits = await setting_findings(connections, record)
         limits += await verbs.memory_findings(connections, raises=call.settings.mirror.raise_producer_expiration)
         rows: list[TopicForecast] = []
         partitions = sum(len(known[name].partitions) for name in names if name in known)
         stretches = max(1, min(10, _STRETCHES // max(1, partitions)))
         round_trip_s = await _round_trip_s(connections.target)
-        configs_of = creation_configs(call, connections, record.name)
+        configs_of = creation_configs(connections, record.name)
         for name in dict.fromkeys(names):
             values = {key: value.value for key, value in configs.get(name, {}).items()}
             notes = _notes(values)
@@ -146,7 +146,7 @@ async def plan(
                 groups = ", ".join(readers[name])
                 notes.append(f"groups that read it and are not mirrored would lose their position: {groups}")
             compacted = "compact" in values.get("cleanup.policy", "")
-            asked = _Asked(start, offsets, rate, compacted, stretches, settings, round_trip_s, configs_of)
+            asked = _Asked(start, offsets, rate, compacted, stretches, record.settings, round_trip_s, configs_of)
             rows.append(await _forecast(connections, record.name, source, known.get(name), name, asked, notes))
         json = {
             "link": record.name,
@@ -181,7 +181,7 @@ class _Asked:
     rate: float
     compacted: bool
     stretches: int
-    settings: MirrorSettings
+    settings: LinkSettings
     round_trip_s: float
     """Seconds of a round trip to the target."""
     configs_of: verbs.ConfigsOf

@@ -25,6 +25,7 @@ from kmigrate.workflow.playbook.fields import Field, Fields
 __all__ = ["CALLS", "parameter_of", "verbs"]
 
 CALLS: Mapping[str, Callable[..., Any]] = {
+    "link alter": link.alter,
     "link create": link.create,
     "link check": link.check,
     "link delete": link.delete,
@@ -45,6 +46,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 _LEFT_OUT = frozenset({"plan", "yes", "follow", "interval"})
 """Flags of a call by hand: a playbook has its own --plan and --yes, and a step has an end."""
 _REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "link alter": ("set",),
     "link create": ("name", "source"),
     "link delete": ("name",),
     "link throttle": ("rate",),
@@ -62,7 +64,7 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 def parameter_of(key: str) -> str:
     """Return the name of a verb's parameter for a playbook's key."""
-    return "from_" if key == "from" else key.replace("-", "_")
+    return f"{key}_" if key in ("from", "set") else key.replace("-", "_")
 
 
 @cache

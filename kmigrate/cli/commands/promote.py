@@ -50,7 +50,7 @@ async def promote(
     topics: Topics = None,
     link: Link = None,
     lag_threshold: Annotated[
-        int | None, typer.Option("--lag-threshold", min=0, help="Fence at this lag (else [promote] lag_threshold).")
+        int | None, typer.Option("--lag-threshold", min=0, help="Fence at this lag (else lag_threshold of the link).")
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare what is new with Spark first; promote only what is equal.")
@@ -85,24 +85,23 @@ async def promote(
     """
     topics = call.required_list(topics, "TOPIC", "the topics to promote")
     _need_spark(verify)
-    section = call.settings.promote
-    terms = PromoteTerms(
-        now_ms(),
-        section.lag_threshold if lag_threshold is None else lag_threshold,
-        section.pending_timeout_s,
-        section.fence_timeout_s,
-        accept_direct_writers,
-        LatePolicy(seal is not False, on_late or OnLate.ALARM),
-    )
-    window = section.straggler_window_s
     async with call.connections() as connections:
-        name = verbs.resolve_link(connections.log.state, call.link(link)).name
+        record = verbs.resolve_link(connections.log.state, call.link(link))
+        name, window = record.name, record.settings.straggler_window_s
         if cancel:
             look = partial(verbs.cancel_promote, connections, name, topics, who=call.who)
             return plan_answer(await call.carry_out(look, plan))
         treated = await verbs.treat_late(connections, name, topics, seal, on_late)
         if treated is not None:
             return plan_answer(treated.plan if plan else await treated.carry_out())
+        terms = PromoteTerms(
+            now_ms(),
+            record.settings.lag_threshold if lag_threshold is None else lag_threshold,
+            record.settings.pending_timeout_s,
+            record.settings.fence_timeout_s,
+            accept_direct_writers,
+            LatePolicy(seal is not False, on_late or OnLate.ALARM),
+        )
         wait = window + 1
         if not plan and _any_early(connections, name, topics):
             await need_mirror(call, connections, name, timeout, "nothing was changed: no topic is promoted")

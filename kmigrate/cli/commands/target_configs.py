@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kmigrate.cli.base.call import Call
-from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.errors import KmigrateError
-from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.mirror.upkeep.configs import broker_defaults, carried_configs, replicated
+from kmigrate.model.link_settings import DefaultsFrom
 from kmigrate.model.records import LinkRecord
 from kmigrate.state.topics import STATE_TOPIC
 from kmigrate.workflow import verbs
@@ -20,7 +18,7 @@ from kmigrate.workflow.base.plan import Finding, ok, warn
 __all__ = ["creation_configs", "default_findings"]
 
 
-def creation_configs(call: Call, connections: Connections, link: str) -> verbs.ConfigsOf:
+def creation_configs(connections: Connections, link: str) -> verbs.ConfigsOf:
     """Return a function that returns the configs with which the mirror would create topics."""
 
     async def configs_of(topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
@@ -28,19 +26,18 @@ def creation_configs(call: Call, connections: Connections, link: str) -> verbs.C
         from kmigrate.mirror.link import Clusters
         from kmigrate.mirror.upkeep.topics import TopicMaker
 
-        source, source_admin = await connections.source(verbs.resolve_link(connections.log.state, link))
+        record = verbs.resolve_link(connections.log.state, link)
+        source, source_admin = await connections.source(record)
         clusters = Clusters(source, connections.target, source_admin, connections.target_admin)
-        maker = TopicMaker(clusters, mirror_settings(call.settings))
+        maker = TopicMaker(clusters, lambda: record.settings)
         return await maker.creation_configs(topics)
 
     return configs_of
 
 
-async def default_findings(
-    connections: Connections, link: LinkRecord, topics: Sequence[str], settings: MirrorSettings
-) -> list[Finding]:
+async def default_findings(connections: Connections, link: LinkRecord, topics: Sequence[str]) -> list[Finding]:
     """Return a finding on each source topic that would behave otherwise on the target without the inherited values."""
-    if settings.use_defaults_from is DefaultsFrom.TARGET:
+    if link.settings.use_defaults_from is DefaultsFrom.TARGET:
         return []
     try:
         _, source_admin = await connections.source(link)
@@ -51,7 +48,7 @@ async def default_findings(
     except KmigrateError as error:
         return [warn(error.ref, error.what, error.next_step)]
     mirrored = {record.topic: any(record.target_starts.values()) for record in connections.log.state.topics(link.name)}
-    keys = replicated(settings.config_exclude, known)
+    keys = replicated(link.settings.config_exclude, known)
     found: list[Finding] = []
     for topic, configs in configs_by_topic.items():
         if isinstance(configs, KmigrateError) or mirrored.get(topic, topic in filled):

@@ -34,7 +34,6 @@ from kmigrate.cli.commands.bulk import BulkOptions, copy_by_spark, look_at_bulk
 from kmigrate.cli.commands.link import DeliveryTimeout, delivery_seconds
 from kmigrate.cli.commands.patterns import add_patterns, check_names
 from kmigrate.cli.commands.target_configs import creation_configs, default_findings
-from kmigrate.cli.process.engine_settings import mirror_settings
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.snapshots import topic_detail
 from kmigrate.cli.views.tables import facts, phase_text, topics_table
@@ -102,7 +101,7 @@ async def mirror(
     verbs.check_offsets_mode(offsets)
     async with call.connections() as connections:
         name = verbs.resolve_link(connections.log.state, call.link(link)).name
-        configs_of = creation_configs(call, connections, name)
+        configs_of = creation_configs(connections, name)
         choices: dict[str, Any] = {"configs_of": configs_of, "recreate": recreate}
         proposal: verbs.Proposal
         if regex:
@@ -116,7 +115,7 @@ async def mirror(
             made = proposal.plan
             record = verbs.resolve_link(connections.log.state, name)
             access = await verbs.access_findings(connections, record, topics)
-            defaults = await default_findings(connections, record, topics, mirror_settings(call.settings))
+            defaults = await default_findings(connections, record, topics)
             defaults += await verbs.memory_findings(connections, raises=call.settings.mirror.raise_producer_expiration)
             known = [r.topic for r in _records(connections, name, topics) if r is not None]
             engined = await _engine(connections, name, known, engine, plan=True)

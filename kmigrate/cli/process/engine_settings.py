@@ -8,8 +8,9 @@ from enum import Flag, auto
 
 from kmigrate.config.listener_access import access_of
 from kmigrate.config.settings import Settings
-from kmigrate.mirror.settings import DefaultsFrom, HoleFiller, MirrorSettings
+from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.grants import GrantUse
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.listener_access import ListenerAccess, check_access
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.router.settings import RouterSettings
@@ -66,22 +67,16 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         presence_ms=section.presence_interval_ms,
         write_connections=section.write_connections,
         hole_filler=HoleFiller(section.hole_filler),
-        hole_limit=section.hole_limit,
-        align_limit=section.align_limit,
-        follow_log_start=section.follow_log_start,
         disk_min_free_percent=section.disk_min_free_percent,
         disk_min_free_bytes=section.disk_min_free_bytes,
         upkeep_s=section.upkeep_interval_s,
         raise_expiration=section.raise_producer_expiration,
-        sync_acls=section.sync_acls,
-        acl_exclude=section.acl_exclude,
-        config_exclude=section.config_exclude,
-        use_defaults_from=DefaultsFrom(section.use_defaults_from),
     )
 
 
-def grant_use(settings: Settings) -> GrantUse:
-    """Return the settings on which the rights of kmigrate's principal depend."""
+def grant_use(settings: Settings, link: LinkSettings | None = None) -> GrantUse:
+    """Return the settings on which the rights of kmigrate's principal depend; without a link those of a new link."""
     mirror = settings.mirror
+    sync_acls = mirror.sync_acls if link is None else link.sync_acls
     by_markers = mirror.hole_filler == HoleFiller.MARKERS
-    return GrantUse(mirror.sync_acls, by_markers, mirror.raise_producer_expiration)
+    return GrantUse(sync_acls, by_markers, mirror.raise_producer_expiration)

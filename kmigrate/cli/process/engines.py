@@ -15,7 +15,7 @@ import os
 import resource
 import secrets
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,7 @@ from kmigrate.cli.process.metrics_endpoint import process_registry, serve_metric
 from kmigrate.cli.process.workers import end_with_parent, keep_page, keep_worker
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.config.link_settings import contradictions
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
@@ -126,6 +127,8 @@ class _Process:
                 self._tasks.start(self._keep(health, self._control), "controller")
             if Engine.MIRROR in engines:
                 self._tasks.start(self._follow_links(link), "links")
+            if engines & (Engine.CONTROLLER | Engine.MIRROR):
+                self._tasks.start(self._compare_settings(), "settings of links")
             kind = Engine.ROUTER if Engine.ROUTER in engines else Engine.MIRROR
             for number in range(1, workers):
                 self._tasks.start(keep_worker(self._call, number, kind, link, take_over=take_over), f"worker-{number}")
@@ -146,6 +149,20 @@ class _Process:
         while True:
             timeline.follow(self._connections.log.state)
             await self._news()
+
+    async def _compare_settings(self) -> None:
+        """Log each key of the configuration that contradicts a link's setting, once for each pair of values."""
+        said: set[tuple[str, str]] = set()
+        while True:
+            links = self._connections.log.state.links()
+            now = {(link.name, text) for link in links for text in self._contradictions(link)}
+            for name, text in sorted(now - said):
+                _log.warning("%s: the link's setting counts", text, extra={"link": name})
+            said = now
+            await self._news()
+
+    def _contradictions(self, link: LinkRecord) -> Collection[str]:
+        return contradictions(self._call.settings, link.settings).values()
 
     async def _news(self) -> None:
         """Wait for news of the state log; a process with a router endures a log that cannot be read (`Router`)."""
@@ -210,10 +227,7 @@ class _Process:
     async def _control(self) -> None:
         section = self._call.settings.promote
         settings = ControllerSettings(
-            straggler_window_s=section.straggler_window_s,
-            router_silent_s=section.router_silent_s,
-            watch=WatchSettings(hold=section.hold_source_groups),
-            auto=AutoSettings(settle_s=section.auto_settle_s, lag_threshold=section.lag_threshold),
+            watch=WatchSettings(hold=section.hold_source_groups), auto=AutoSettings(settle_s=section.auto_settle_s)
         )
         await Controller(self._connections, self._instance, settings, self._groups).run()
 
@@ -247,7 +261,9 @@ class _Process:
             async with ClusterClient(source) as source_client, ClusterClient(target) as target_client:
                 settings = mirror_settings(self._call.settings)
                 clusters = source_client, target_client, source_admin, target_admin
-                engine = MirrorEngine(MirroredLink(*clusters, name, self._connections.log, self._instance, settings))
+                differs = partial(contradictions, self._call.settings)
+                log = self._connections.log
+                engine = MirrorEngine(MirroredLink(*clusters, name, log, self._instance, settings, differs))
                 with self._mirrors.link(name, engine.meter):
                     await engine.run()
 

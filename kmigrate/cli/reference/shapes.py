@@ -10,6 +10,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from kmigrate.cli.commands.plan import TopicForecast
 from kmigrate.mirror.bulk.ranges import CopyRange
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.presences import ConnectedClient, RouterLimits
 from kmigrate.model.records import ClusterRef, GroupRecord, RouterRecord, TopicRecord
@@ -299,6 +300,7 @@ class Link(TypedDict):
     """0: not finished"""
     deleting_ms: int
     """0: not being deleted"""
+    settings: LinkSettings
     topic_patterns: list[NamePattern]
     group_patterns: list[NamePattern]
 
@@ -1157,6 +1159,7 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
     "doctor": (Doctor, NeededRights),
     "plan": (Forecasts, NeededRights),
     "link create": _CHANGES,
+    "link alter": _CHANGES,
     "link list": (LinkList,),
     "link show": (LinkShow,),
     "link check": _CHANGES,

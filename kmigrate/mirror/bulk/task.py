@@ -26,6 +26,7 @@ from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.sharing.membership import Membership
 from kmigrate.mirror.upkeep.stops import StopKeeper
 from kmigrate.model.lifecycle import COPIED
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import CopyEngine, CopyIdentity, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
@@ -111,11 +112,16 @@ class BulkTry:
             identity,
             HoleMaker(target, identity, link_uuid=link.uuid, filler=job.settings.hole_filler),
             job.settings,
+            link_settings=self._link_settings,
             owner_term=lambda key: self._claims.term(*key),
             pipelining=job.pipelining,
             request_limit=job.request_limit,
         )
         self.copier = Copier(context)
+
+    def _link_settings(self) -> LinkSettings:
+        link = self._log.state.link(self._job.link)
+        return link.settings if link is not None else LinkSettings()
 
     def _activated(self) -> tuple[LinkRecord, CopyIdentity]:
         link = self._log.state.link(self._job.link)

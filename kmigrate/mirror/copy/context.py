@@ -12,6 +12,7 @@ from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.mirror.partition.steps import Producer
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.records import CopyIdentity
 from kmigrate.state.offset_maps import OffsetMaps
 
@@ -35,6 +36,8 @@ class CopyContext:
     identity: CopyIdentity
     holes: HoleMaker
     settings: MirrorSettings
+    link_settings: Callable[[], LinkSettings] = LinkSettings
+    """Returns the settings that the link's record holds now."""
     maps: MapStore | None = None
     owner_term: Callable[[Key], int] = lambda _: 1
     """Returns the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""

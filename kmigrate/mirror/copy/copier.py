@@ -183,6 +183,7 @@ class Copier:
 
     def _update_lanes(self, topic: MirroredTopic) -> None:
         """Give each partition of a topic a lane with the state of the state log; a resumed lane begins anew."""
+        hole_limit = self._context.link_settings().hole_limit
         for partition, start in topic.starts.items():
             key, stop = (topic.topic, partition), topic.stops.get(partition)
             lane = self.lanes.get(key)
@@ -213,6 +214,7 @@ class Copier:
                 losses=topic.losses.get(partition, ()),
             )
             lane.wait_for_room(self.disks.lack_of_room(lane.key))
+            lane.fill_holes_of(hole_limit)
 
     def _lane(self, topic: MirroredTopic, partition: int, start: int) -> Lane:
         identity = self._context.identity
@@ -223,7 +225,7 @@ class Copier:
                 partition,
                 producer_id=identity.data_id,
                 epoch=identity.data_epoch,
-                hole_limit=self._context.settings.hole_limit,
+                hole_limit=self._context.link_settings().hole_limit,
                 log_start=start,
                 live_from=topic.began.get(partition, -1),
                 direct=direct,

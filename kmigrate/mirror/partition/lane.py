@@ -120,6 +120,10 @@ class Lane:
         self.retired = False
         self.barrier, self.promoting, self.urgent, self.paused, self.losses = barrier, promoting, urgent, paused, losses
 
+    def fill_holes_of(self, most: int) -> None:
+        """Fill holes of at most so many offsets from now on; a larger hole stops the lane."""
+        self._hole_limit = most
+
     def wait_for_room(self, why: str) -> None:
         """Read nothing while the target lacks room; '' lets the lane continue."""
         self.disk_low = why

@@ -64,6 +64,9 @@ class MappedLane(Lane):
         self._passed: deque[Hole] = deque()
         """Holes behind batches in flight."""
 
+    def fill_holes_of(self, most: int) -> None:
+        """Ignore the limit: a mapped lane passes over holes of any size."""
+
     @property
     def careful(self) -> bool:
         return True

@@ -48,7 +48,7 @@ class Access:
     async def read(self) -> None:
         """Read the ACLs of both clusters; if a cluster has no authorizer, no ACLs are copied."""
         self._rules = self.problem = None
-        if not self._link.settings.sync_acls:
+        if not self._link.link_settings.sync_acls:
             return
         try:
             source, target = await read_acls(self._link.source), await read_acls(self._link.target)
@@ -56,14 +56,14 @@ class Access:
             self.problem = error
             return
         if source is not None and target is not None:
-            left_out = self._link.settings.acl_exclude
+            left_out = self._link.link_settings.acl_exclude
             self._rules = _Rules(frozenset(acl for acl in source if not excluded(left_out, acl.principal)), target)
 
     async def follow_topic(self, record: TopicRecord, write: Write) -> None:
         """Apply the topic's current ACLs to the target, and note in its record the ACLs after its promote."""
         if self.problem is not None and record.phase is TopicPhase.PROMOTE_PENDING:
             raise self.problem  # copying continues without the ACLs, a promote does not
-        if not self._link.settings.sync_acls:
+        if not self._link.link_settings.sync_acls:
             await write(record, replace(record, granted_acls=(), promote_acls=()))
         elif self._rules is not None:
             rights = topic_rights(self._rules.source, record.topic)

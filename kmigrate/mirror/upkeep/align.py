@@ -57,7 +57,7 @@ class Aligner:
         self._source = context.source
         self._target = context.target
         self._identity = context.identity
-        self._settings = context.settings
+        self._settings = context.link_settings
         self._target_offset = target_offset
         self._filler_age_ms = filler_age_ms
         self._turn = asyncio.Semaphore(_AT_ONCE)
@@ -65,7 +65,7 @@ class Aligner:
     async def align(self, record: TopicRecord) -> None:
         """Bring each log end to its start or beyond, and each log start exactly there; raise Failed or Refused."""
         starts = {partition: start for partition, start in record.starts.items() if start > 0}
-        await together(*(self._fill(record.topic, partition, start) for partition, start in starts.items()))
+        await together(*(self._fill(record, partition, start) for partition, start in starts.items()))
         await self._cut(record.topic, starts)
 
     async def recheck(self, record: TopicRecord, before: Mapping[int, int]) -> Mapping[int, int]:
@@ -73,7 +73,7 @@ class Aligner:
         source_starts = await self._at_source(record)
         if not record.mapped:
             await self._cut(record.topic, record.starts, source_starts)
-        if self._settings.follow_log_start:
+        if self._settings().follow_log_start:
             await self._follow(record, {p: min(start, before.get(p, -1)) for p, start in source_starts.items()})
         return source_starts
 
@@ -148,19 +148,20 @@ class Aligner:
                 )
         return {partition: start for partition, start in starts.items() if answers[(topic, partition)].offset < start}
 
-    async def _fill(self, topic: str, partition: int, start: int) -> None:
+    async def _fill(self, record: TopicRecord, partition: int, start: int) -> None:
+        topic = record.topic
         async with self._turn:
             tail = await self._tail(topic, partition)
             if tail.end >= start:
                 return
-            if start - tail.end > self._settings.align_limit:
+            if start - tail.end > (limit := self._settings().align_limit):
                 raise Refused(
                     "padding-too-long",
                     f"{topic}-{partition} would need {start - tail.end} filler offsets to begin at {start}; "
-                    f"the limit is {self._settings.align_limit}",
+                    f"align_limit of the link is {limit}",
                     still_true="nothing was written to this partition",
-                    next_step="raise align_limit of [mirror] and start the mirror anew, or mirror the topic with "
-                    "--offsets mapped",
+                    next_step=f"raise the limit: kmigrate link alter {record.link} --set align_limit=N; or mirror the "
+                    "topic with --offsets mapped",
                 )
             while tail.end < start:
                 count = min(_FILLER, start - tail.end)

@@ -16,7 +16,7 @@ from kmigrate.cluster.fetch import fetch_one
 from kmigrate.cluster.log_probes import has_wide_gap
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.partition.steps import Append, Hole, read_steps
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import FetchPartition
@@ -36,7 +36,7 @@ _HOLES_RATE = 2_000
 
 
 async def why_mapped(
-    source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int], *, compacted: bool
+    source: ClusterClient, settings: LinkSettings, topic: str, starts: Mapping[int, int], *, compacted: bool
 ) -> str:
     """Return why `auto` cannot give identical offsets, or ''; gaps of former compaction count unless logs are long."""
     for partition, start in starts.items():

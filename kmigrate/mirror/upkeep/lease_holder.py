@@ -180,7 +180,7 @@ class LeaseHolder:
             elif record.phase in COPIED:
                 copied.add(record.topic)
                 self.problems.pop(record.topic, None)
-                followed = not record.mapped or self._link.settings.follow_log_start
+                followed = not record.mapped or self._link.link_settings.follow_log_start
                 if record.topic not in self._rechecking and followed:
                     self._rechecking[record.topic] = self._work.start(self._recheck(record))
         for topic in [topic for topic in self._rechecking if topic not in copied]:
@@ -312,7 +312,7 @@ class LeaseHolder:
         while True:
             record = self._link.topic(record.topic) or record  # partitions may have been added
             pause = self._link.settings.recheck_s
-            if self._link.settings.follow_log_start:
+            if self._link.link_settings.follow_log_start:
                 pause = min(pause, round_s(self._link.settings.follow_s, len(self._link.topics)))
             try:
                 source_starts = await self._aligner.recheck(record, source_starts)

@@ -10,7 +10,6 @@ from kmigrate.cluster.client import EARLIEST, LATEST
 from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.mirror.link import Clusters
-from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.mirror.upkeep.configs import (
     Configs,
     as_found,
@@ -21,6 +20,7 @@ from kmigrate.mirror.upkeep.configs import (
     target_configs,
 )
 from kmigrate.mirror.upkeep.forecast import offsets_of, why_mapped
+from kmigrate.model.link_settings import DefaultsFrom, LinkSettings
 from kmigrate.model.records import Seal, TopicRecord
 from kmigrate.model.words import delete_unneeded
 from kmigrate.net.clock import monotonic, sleep
@@ -49,7 +49,8 @@ class Prepared:
 class TopicMaker:
     """Creates target topics of a link."""
 
-    def __init__(self, clusters: Clusters, settings: MirrorSettings) -> None:
+    def __init__(self, clusters: Clusters, settings: Callable[[], LinkSettings]) -> None:
+        """Create a maker; `settings` returns the link's settings of the moment."""
         self._clusters = clusters
         self._settings = settings
 
@@ -143,19 +144,19 @@ class TopicMaker:
     ) -> Configs:
         """Return the target topic's configs; `defaults` are its `broker_defaults`, `before` as in `target_configs`."""
         own = own_configs(source, seal, before)
-        if self._settings.use_defaults_from is DefaultsFrom.SOURCE:
+        if self._settings().use_defaults_from is DefaultsFrom.SOURCE:
             own |= carried_configs(source, defaults)
         return self._relaxed(own, replicas, target, before)
 
     def _relaxed(
         self, own: Mapping[str, str], replicas: int, target: Mapping[str, ConfigValue], before: Mapping[str, str]
     ) -> Configs:
-        exclude = self._settings.config_exclude
+        exclude = self._settings().config_exclude
         return target_configs(own, replicas, exclude=exclude, known=target, before=before)
 
     def changes(self, configs: Configs, target: Mapping[str, ConfigValue]) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return the changes that bring an existing target topic to these configs."""
-        exclude = self._settings.config_exclude
+        exclude = self._settings().config_exclude
         return changes(configs.now, {key: entry.value for key, entry in target.items() if entry.own}, exclude)
 
     async def _known_configs(self, topic: str) -> dict[str, ConfigValue]:
@@ -166,7 +167,8 @@ class TopicMaker:
         """Return whether the target gets its own offsets: by request, or because identical offsets are not possible."""
         if record.offsets != "auto":
             return record.offsets == "mapped"
-        return bool(await why_mapped(self._clusters.source, self._settings, record.topic, starts, compacted=compacted))
+        source, settings = self._clusters.source, self._settings()
+        return bool(await why_mapped(source, settings, record.topic, starts, compacted=compacted))
 
     async def _delete(self, topic: str) -> None:
         """Delete a topic of the target, and wait until no asked broker shows the topic."""

@@ -46,12 +46,11 @@ _logger = logging.getLogger("kmigrate.controller")
 
 @dataclass(frozen=True, slots=True)
 class AutoSettings:
-    """Timing of automatic promotes, and how far behind a copy may be."""
+    """Timing of automatic promotes."""
 
     interval_s: float = 2.0
     settle_s: float = 30.0
     """Time without a direct member after which a group is promoted: a member that restarts may come back."""
-    lag_threshold: int = 1000
 
 
 @dataclass(slots=True)
@@ -171,7 +170,7 @@ class AutoPromote:
         positions = Positions(self.connections.target, self.connections.log)
         behind = await uncopied(self.connections, link, [record.group], positions)
         left = [each.left for each in behind]
-        if None in left or sum(filter(None, left)) > self.settings.lag_threshold:
+        if None in left or sum(filter(None, left)) > link.settings.lag_threshold:
             return str(behind[0])
         proposal = await promote_groups(self.connections, link.name, [record.group])
         if against := [each for each in proposal.plan.findings if _asks_a_person(each)]:

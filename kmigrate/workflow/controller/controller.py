@@ -51,8 +51,6 @@ class ControllerSettings:
 
     interval_s: float = 0.5
     lease_s: float = 3.0
-    straggler_window_s: float = 5.0
-    router_silent_s: float = 5.0
     handover_timeout_s: float = 30.0
     gather_timeout_s: float = 60.0
     """Longest time in which the members of a group that follows may join anew."""
@@ -204,8 +202,8 @@ class Controller:
             record.link,
             record.topic,
             LinkClusters(self._log, source, source_admin, target, target_admin),
-            Sealer(self._log, source, source_admin, self._settings.router_silent_s),
-            self._settings.straggler_window_s,
+            Sealer(self._log, source, source_admin, link.settings.router_silent_s),
+            link.settings.straggler_window_s,
             self._progress,
             self._rounds,
         ).run()

@@ -110,7 +110,7 @@ class RunStep(_Step):
             elif isinstance(value, bool):
                 flags.append(f"--{key}" if value else f"--no-{key}")
             else:
-                flags.append(f"--{key} {shown}")
+                flags += [f"--{key} {each}" for each in (value if isinstance(value, list) else [value])]
         return " ".join(filter(None, [*arguments, *flags]))
 
 

@@ -344,7 +344,7 @@ class TopicPromotion:
             f"{', '.join(names)} has a transaction open on {record.topic} at the source for longer than the fence may "
             f"last ({self._terms(record).fence_timeout_s:g} s)",
             next_step="end that transaction, or wait until the source ends it (transaction.timeout.ms); where "
-            "transactions are that long by design, raise fence_timeout_s of [promote]",
+            f"transactions are that long by design: kmigrate link alter {record.link} --set fence_timeout_s=60",
         )
 
     def _deadline(self, record: TopicRecord) -> float:

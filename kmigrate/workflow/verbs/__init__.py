@@ -2,7 +2,7 @@
 
 A verb asks clusters only what its guards need. A repeated verb whose effect stands changes nothing and succeeds.
 
-    links            create, delete, check and limit links
+    links            create, delete, check, alter and limit links
     access           findings about ACLs
     mirror           mirror topics, the engine of a copy, copies with fewer replicas
     promote          promote topics, `promote --cancel`, findings about direct writers
@@ -30,11 +30,13 @@ from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
 from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promote_groups, unmirrored_readers
 from kmigrate.workflow.verbs.late import treat_late
 from kmigrate.workflow.verbs.links import (
+    alter_link,
     check_link,
     check_link_name,
     create_link,
     delete_link,
     resolve_link,
+    stored_link,
     throttle_link,
 )
 from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
@@ -51,6 +53,7 @@ __all__ = [
     "Proposal",
     "SayLeft",
     "access_findings",
+    "alter_link",
     "cancel_promote",
     "check_link",
     "check_link_name",
@@ -78,6 +81,7 @@ __all__ = [
     "router_to_replace",
     "set_engine",
     "state_findings",
+    "stored_link",
     "throttle_link",
     "treat_late",
     "undo_finish",

@@ -1,4 +1,4 @@
-"""Verbs on links: create, delete, check, and limit."""
+"""Verbs on links: create, delete, check, alter, and limit."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.producer_expiration import restore_memory
 from kmigrate.errors import AuthenticationFailed, Failed, KmigrateError, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.nearest import nearest
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import (
@@ -42,6 +43,7 @@ from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.proposal import Noun, Proposal, propose, refuse_if
 
 __all__ = [
+    "alter_link",
     "check_link",
     "check_link_name",
     "create_link",
@@ -49,6 +51,7 @@ __all__ = [
     "refuse_finished",
     "resolve_link",
     "retries",
+    "stored_link",
     "throttle_link",
     "unpromoted",
 ]
@@ -57,6 +60,9 @@ _LONGEST_NAME = 100
 """Longest name of a link: the name stands in the key of each of the link's records."""
 _NOT_IN_NAMES = frozenset("/\"'`\\$&|;<>()*?[]{}!#~")
 """Not in link names: a slash separates a key's parts; the others mean something in the shell of advised commands."""
+
+
+_DEFAULTS = LinkSettings()
 
 
 def resolve_link(state: State, name: str | None) -> LinkRecord:
@@ -90,8 +96,8 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
     )
 
 
-async def create_link(connections: Connections, name: str, source: str) -> Proposal:
-    """Propose to store a link; the source is not contacted."""
+async def create_link(connections: Connections, name: str, source: str, settings: LinkSettings = _DEFAULTS) -> Proposal:
+    """Propose to store a link with its settings; the source is not contacted."""
     check_link_name(name)
     target_settings, source_settings = connections.target.settings, connections.settings_of(source)
     state = connections.log.state
@@ -101,11 +107,12 @@ async def create_link(connections: Connections, name: str, source: str) -> Propo
         ClusterRef(source, source_settings.bootstrap_servers),
         ClusterRef(target_settings.name, target_settings.bootstrap_servers, connections.target.metadata.cluster_id),
         now_ms(),
+        settings=settings,
     )
     found = [warn(ref, what) for ref, what in connections.warnings]
     found += await state_findings(connections.target)
     same_name = _same_name(state, wanted)
-    if same_name is not None and same_name.level == "ok":
+    if same_name is not None and same_name.level != "refuse":
         return propose(connections.log, "link create", [same_name])
     found += [same_name] if same_name is not None else []
     if source_settings.overlaps(target_settings):
@@ -123,7 +130,7 @@ async def create_link(connections: Connections, name: str, source: str) -> Propo
         refuse_if("link create", meanwhile)
         return wanted if meanwhile is None else None
 
-    store = f"store link {name}: {source} → {target_settings.name}"
+    store = stored_link(name, source, target_settings.name, settings)
     return propose(connections.log, "link create", found, [(store, decide)])
 
 
@@ -149,12 +156,51 @@ def _same_name(state: State, wanted: LinkRecord) -> Finding | None:
     if known.deleting_ms:
         return refuse("being-deleted", _deleting(known), _END_DELETE.format(known.name))
     if (known.source.name, known.target.name) == (wanted.source.name, wanted.target.name):
-        return ok("link-exists", f"link {wanted.name} exists already")
+        return _same_link(known, wanted)
     return refuse(
         "link-exists",
         f"link {wanted.name} exists and goes from {known.source.name} to {known.target.name}",
         f"choose another name, or: kmigrate link delete {wanted.name}",
     )
+
+
+def _same_link(known: LinkRecord, wanted: LinkRecord) -> Finding:
+    """Return the finding on a link that exists already: its settings stay, whatever the call says."""
+    ours, theirs = known.settings, wanted.settings
+    kept = [f"{key} is {ours.text(key)}, not {theirs.text(key)}" for key in ours.differing(theirs)]
+    if not kept:
+        return ok("link-exists", f"link {wanted.name} exists already")
+    return warn(
+        "link-settings-differ",
+        f"link {wanted.name} exists already and keeps its settings: {'; '.join(kept)}",
+        f"to change a setting: kmigrate link alter {wanted.name} --set KEY=VALUE",
+    )
+
+
+def stored_link(name: str, source: str, target: str, settings: LinkSettings) -> str:
+    """Return the creation of a link in words, with the settings that are not kmigrate's own defaults."""
+    special = [f"{key}={settings.text(key)}" for key in _DEFAULTS.differing(settings)]
+    return f"store link {name}: {source} → {target}" + (f", with {'; '.join(special)}" if special else "")
+
+
+async def alter_link(
+    connections: Connections, name: str | None, change: Callable[[LinkSettings], LinkSettings]
+) -> Proposal:
+    """Propose to change a link's settings; running processes follow at once, promotes under way keep their terms."""
+    link = resolve_link(connections.log.state, name)
+    refuse_finished(link)
+    changes = [f"link {link.name}: {each}" for each in link.settings.changes_to(change(link.settings))]
+    if not changes:
+        found = ok("same-settings", f"link {link.name} has these settings already")
+        return propose(connections.log, "link alter", [found])
+
+    def decide(state: State) -> LinkRecord | None:
+        now = resolve_link(state, link.name)
+        refuse_finished(now)
+        settings = change(now.settings)
+        return None if settings == now.settings else replace(now, settings=settings)
+
+    return propose(connections.log, "link alter", (), [("; ".join(changes), decide)], changes)
 
 
 async def throttle_link(connections: Connections, name: str | None, rate: int) -> Proposal:

@@ -12,6 +12,7 @@ from kmigrate.errors import StateLogBroken
 from kmigrate.model.acls import Acl
 from kmigrate.model.lag import Pace
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.link_settings import DefaultsFrom, LinkSettings
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.presences import (
     ControllerPresence,
@@ -46,9 +47,13 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 
 _RULE = Acl("topic", "t", "User:ann", "*", "READ", allow=False)
 _MARK = ProducerMark(7, 0, 41)
+_SETTINGS = LinkSettings(
+    hole_limit=7, acl_exclude=("User:x",), use_defaults_from=DefaultsFrom.TARGET, fence_timeout_s=2.5
+)
 _RECORDS: list[Record] = [
     LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "id"), 5, CopyIdentity(1, 0, 2, 0), ""),
     LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 5),
+    LinkRecord("l", "u", ClusterRef("s", "h"), ClusterRef("t", "h"), 5, settings=_SETTINGS),
     LinkRecord(
         "l", "u", ClusterRef("s", "h"), ClusterRef("t", "h"), 5, topic_patterns=(NamePattern("a.*", ("ab", "ac")),)
     ),

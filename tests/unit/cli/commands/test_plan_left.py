@@ -14,10 +14,10 @@ from kmigrate.cli.commands.plan import TopicForecast, _Asked, _forecast, _total
 from kmigrate.cluster.client import EARLIEST, LATEST, LogOffset
 from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import Refused
-from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep import forecast as outlook
 from kmigrate.mirror.upkeep.forecast import Sample
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord, TopicRecord
@@ -117,7 +117,7 @@ def planned(
         50.0,
         compacted=False,
         stretches=10,
-        settings=MirrorSettings(),
+        settings=LinkSettings(),
         round_trip_s=0.001,
         configs_of=no_configs,
     )

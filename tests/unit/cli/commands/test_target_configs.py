@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,8 @@ from kmigrate.cli.commands.target_configs import default_findings
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
-from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.link_settings import DefaultsFrom, LinkSettings
 from kmigrate.model.records import ClusterRef, LinkRecord, TopicRecord
 from kmigrate.state.topics import STATE_TOPIC
 from kmigrate.workflow.base.plan import Finding
@@ -60,7 +61,7 @@ class Target:
         return {STATE_TOPIC: {"retention.ms": ConfigValue("5", own=True)}}
 
 
-def found(*topics: str, settings: MirrorSettings | None = None, target: Target | None = None) -> list[Finding]:
+def found(*topics: str, settings: LinkSettings | None = None, target: Target | None = None) -> list[Finding]:
     there: Any = target or Target()
 
     async def source(_: LinkRecord) -> tuple[None, Source]:
@@ -69,7 +70,7 @@ def found(*topics: str, settings: MirrorSettings | None = None, target: Target |
     connections: Any = SimpleNamespace(
         source=source, target=there, target_admin=there, log=MemoryLog(LINK, MIRRORED, ADDED_TO)
     )
-    return asyncio.run(default_findings(connections, LINK, topics, settings or MirrorSettings()))
+    return asyncio.run(default_findings(connections, replace(LINK, settings=settings or LinkSettings()), topics))
 
 
 def test_a_topic_that_the_targets_brokers_would_give_another_value_is_named_with_both() -> None:
@@ -82,8 +83,8 @@ def test_a_topic_that_keeps_the_targets_own_configs_is_not_named() -> None:
 
 
 def test_what_a_person_leaves_to_the_target_is_not_named() -> None:
-    assert found("new", settings=MirrorSettings(config_exclude=("retention.*",))) == []
-    assert found("new", settings=MirrorSettings(use_defaults_from=DefaultsFrom.TARGET)) == []
+    assert found("new", settings=LinkSettings(config_exclude=("retention.*",))) == []
+    assert found("new", settings=LinkSettings(use_defaults_from=DefaultsFrom.TARGET)) == []
 
 
 def test_a_target_that_does_not_tell_its_defaults_is_a_warning() -> None:

@@ -17,6 +17,7 @@ from kmigrate.cli.process.health import EngineHealth, Health
 from kmigrate.config.load import load
 from kmigrate.errors import Refused, StateLogBroken, Unreachable
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.model.state import State
 from tests.fakes.state_log import MemoryLog
@@ -44,10 +45,40 @@ class _Router:
 
 def test_the_mirror_is_given_every_limit_of_its_section(tmp_path: Path) -> None:
     config = tmp_path / "kmigrate.toml"
-    config.write_text("[mirror]\nhole_limit = 7\nalign_limit = 8\n", encoding="utf-8")
+    config.write_text("[mirror]\nwrite_connections = 7\nlease_s = 8.0\n", encoding="utf-8")
     made = mirror_settings(load(config, {}))
-    assert (made.hole_limit, made.align_limit) == (7, 8)
+    assert (made.write_connections, made.lease_s) == (7, 8.0)
     assert mirror_settings(load(None, {})) == MirrorSettings()
+
+
+def test_a_key_that_contradicts_a_link_is_logged_once_and_again_when_the_link_is_altered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tmp_path / "kmigrate.toml"
+    config.write_text("[mirror]\nhole_limit = 7\n", encoding="utf-8")
+    log = MemoryLog(LINK)
+    call = SimpleNamespace(settings=load(config, {}))
+
+    async def scenario() -> None:
+        process: Any = engines._Process(call, SimpleNamespace(log=log), asyncio.Event(), 0)  # type: ignore[arg-type]
+        process._tasks.start(process._compare_settings(), "settings of links")
+        for settings in (
+            LinkSettings(hole_limit=8),
+            LinkSettings(hole_limit=8, lag_threshold=9),
+            LinkSettings(hole_limit=7),
+        ):
+            await asyncio.sleep(0.01)
+            await log.append(lambda _, of_link=settings: replace(LINK, settings=of_link))
+        await asyncio.sleep(0.01)
+        await process._tasks.close()
+        assert process._fatal is None
+
+    asyncio.run(scenario())
+    told = [(each.getMessage(), each.link) for each in caplog.records]  # type: ignore[attr-defined]
+    assert told == [
+        (f"[mirror] hole_limit is 7, and the link has {value}: the link's setting counts", "l")
+        for value in (100_000, 8)
+    ]
 
 
 def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(

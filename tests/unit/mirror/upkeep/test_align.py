@@ -17,6 +17,7 @@ from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.align import Aligner
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.records import CopyIdentity, TopicRecord
 
 RECORD = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=3, starts={0: 0, 1: 7, 2: 9})
@@ -35,8 +36,9 @@ class Target:
         return {partition: (0, offset) for partition, offset in before.items()}
 
 
-def context(source: Any, target: Any, settings: MirrorSettings | None = None) -> CopyContext:
-    return CopyContext(source, target, CopyIdentity(1, 0, 2, 0), cast("Any", None), settings or MirrorSettings())
+def context(source: Any, target: Any, settings: LinkSettings | None = None) -> CopyContext:
+    identity, of_link = CopyIdentity(1, 0, 2, 0), settings or LinkSettings()
+    return CopyContext(source, target, identity, cast("Any", None), MirrorSettings(), link_settings=lambda: of_link)
 
 
 class Absent:
@@ -84,7 +86,7 @@ class Logs:
         return {partition: (0, offset) for partition, offset in before.items()}
 
 
-def followed(source: Logs, target: Logs, *, looks: int, settings: MirrorSettings | None = None) -> None:
+def followed(source: Logs, target: Logs, *, looks: int, settings: LinkSettings | None = None) -> None:
     made, before = Aligner(context(source, target, settings)), dict[int, int]()
     for _ in range(looks):
         before = dict(asyncio.run(made.recheck(RECORD, before)))
@@ -120,7 +122,7 @@ def test_nothing_is_deleted_for_a_topic_that_was_made_anew_or_where_a_person_wan
     made = Aligner(context(other, target))
     for _ in range(2):
         assert asyncio.run(made.recheck(replace(RECORD, source_topic_id=str(record)), {0: 60})) == {}
-    followed(Logs({0: 60, 1: 60, 2: 60}, ENDS), target, looks=2, settings=MirrorSettings(follow_log_start=False))
+    followed(Logs({0: 60, 1: 60, 2: 60}, ENDS), target, looks=2, settings=LinkSettings(follow_log_start=False))
     assert target.begins == STARTS
 
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep import forecast as module
 from kmigrate.mirror.upkeep.forecast import Sample, filling_s, sample, why_mapped
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.protocol.hot import FetchedPartition, FetchPartition
 from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
 
-SETTINGS = MirrorSettings(hole_limit=100, align_limit=1_000)
+SETTINGS = LinkSettings(hole_limit=100, align_limit=1_000)
 
 
 class _Source:

@@ -21,6 +21,7 @@ from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.mirror.upkeep.topics import TopicMaker
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.records import TopicRecord
 from kmigrate.state.topics import MAP_TOPIC, STATE_TOPIC
 from tests.fakes.state_log import MemoryLog
@@ -95,17 +96,18 @@ class Stage:
         standing = {"t": target} if target is not None else {}
         self.source: Any = Cluster({"t": source})
         self.target: Any = Cluster({STATE_TOPIC: {}, MAP_TOPIC: {}, **standing}, end)
-        self.log: Any = MemoryLog(LINK, LEASE, replace(ASKED, offsets="mapped" if end else "identical"))
-        self.settings = MirrorSettings(config_exclude=exclude)
+        link = replace(LINK, settings=LinkSettings(config_exclude=exclude))
+        self.log: Any = MemoryLog(link, LEASE, replace(ASKED, offsets="mapped" if end else "identical"))
 
     @property
     def record(self) -> TopicRecord:
         return cast("TopicRecord", self.log.state.topic("l", "t", forgotten=True))
 
     def make(self) -> None:
-        link = MirroredLink(self.source, self.target, self.source, self.target, "l", self.log, "me", self.settings)
+        link = MirroredLink(self.source, self.target, self.source, self.target, "l", self.log, "me", MirrorSettings())
         nobody: Any = None
-        leader = LeaseHolder(link, nobody, nobody, TopicMaker(link, self.settings), nobody, on_change=lambda: None)
+        maker = TopicMaker(link, lambda: link.link_settings)
+        leader = LeaseHolder(link, nobody, nobody, maker, nobody, on_change=lambda: None)
         asyncio.run(leader._prepare(self.record))
 
     def as_it_will_be(self) -> dict[str, str]:

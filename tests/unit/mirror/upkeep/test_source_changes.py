@@ -16,7 +16,7 @@ from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.mirror.link import MirroredLink
-from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep import acls as access
 from kmigrate.mirror.upkeep.acls import difference
 from kmigrate.mirror.upkeep.configs import carried_configs, changes, own_configs, target_configs
@@ -24,6 +24,7 @@ from kmigrate.mirror.upkeep.source_changes import Upkeep, _OvertakenError, _Seen
 from kmigrate.mirror.upkeep.topics import TopicMaker
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.link_settings import DefaultsFrom, LinkSettings
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.presences import Upkept
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, Seal, TopicRecord
@@ -143,13 +144,12 @@ class Admin:
         self.put.append(put)
 
 
-def upkeep(
-    log: MemoryLog, admin: Admin, source: Cluster, *, held: bool = True, settings: MirrorSettings = QUIET
-) -> Upkeep:
+def upkeep(log: MemoryLog, admin: Admin, source: Cluster, *, held: bool = True) -> Upkeep:
     absent = cast("Any", None)
-    parts: list[Any] = [source, Cluster(), admin, admin, "l", log, "me", settings]
+    parts: list[Any] = [source, Cluster(), admin, admin, "l", log, "me", QUIET]
     link = MirroredLink(*parts)
-    return Upkeep(link, TopicMaker(link, settings), absent, may_act=lambda: held, added=dict, on_change=lambda: None)
+    maker = TopicMaker(link, lambda: link.link_settings)
+    return Upkeep(link, maker, absent, may_act=lambda: held, added=dict, on_change=lambda: None)
 
 
 def test_a_group_whose_rule_the_target_refuses_is_told_and_keeps_no_promote_waiting(
@@ -311,16 +311,16 @@ def test_a_default_that_changes_on_the_sources_brokers_is_followed() -> None:
     record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, drop_configs=("retention.ms",))
     seen = _Seen(None, None, source, relaxed, {"cleanup.policy": "delete", "retention.ms": "5"})
 
-    def looked_after(settings: MirrorSettings) -> tuple[dict[str, str], list[dict[str, str]]]:
-        admin, log = Admin(), MemoryLog(LINK, record)
-        asyncio.run(upkeep(log, admin, Cluster(), settings=settings)._follow_configs(record, seen, 1))
+    def looked_after(settings: LinkSettings) -> tuple[dict[str, str], list[dict[str, str]]]:
+        admin, log = Admin(), MemoryLog(replace(LINK, settings=settings), record)
+        asyncio.run(upkeep(log, admin, Cluster())._follow_configs(record, seen, 1))
         kept = log.state.topic("l", "t")
         assert kept is not None
         return dict(kept.restore_configs), admin.put
 
-    assert looked_after(MirrorSettings()) == ({"retention.ms": "7"}, [{"delete.retention.ms": "7"}])
-    assert looked_after(MirrorSettings(config_exclude=(".*retention.*",))) == ({}, [{}])
-    assert looked_after(MirrorSettings(use_defaults_from=DefaultsFrom.TARGET)) == ({}, [{}])
+    assert looked_after(LinkSettings()) == ({"retention.ms": "7"}, [{"delete.retention.ms": "7"}])
+    assert looked_after(LinkSettings(config_exclude=(".*retention.*",))) == ({}, [{}])
+    assert looked_after(LinkSettings(use_defaults_from=DefaultsFrom.TARGET)) == ({}, [{}])
 
 
 def test_a_topic_that_was_promoted_while_it_was_looked_at_is_given_no_partitions_of_the_sources() -> None:

@@ -13,6 +13,7 @@ import pytest
 from kmigrate.cluster.admin import GroupMember, GroupState
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import GroupReport, RouterPresence
 from kmigrate.model.record_json import Record
@@ -24,9 +25,10 @@ from kmigrate.workflow.controller.auto_promote import AutoPromote, AutoSettings
 from kmigrate.workflow.groups.uncopied import Uncopied
 from kmigrate.workflow.status.timeline import Happened, Timeline
 from kmigrate.workflow.verbs.proposal import propose
-from tests.fakes.finishing import LINK
+from tests.fakes import finishing
 from tests.fakes.state_log import MemoryLog
 
+LINK = replace(finishing.LINK, settings=LinkSettings(lag_threshold=100))
 GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW, auto=True)
 HOLDS = replace(GROUP, mode=GroupMode.HOLD)
 TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
@@ -105,7 +107,7 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> Guards:
 
 def auto_of(estate: Estate) -> AutoPromote:
     connections: Any = estate
-    return AutoPromote(connections, AutoSettings(settle_s=SETTLE_S, lag_threshold=100))
+    return AutoPromote(connections, AutoSettings(settle_s=SETTLE_S))
 
 
 def after(estate: Estate, seconds: float, meanwhile: Callable[[float], None] = lambda _: None) -> AutoPromote:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION
 from kmigrate.errors import Failed, Interrupted, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.presences import ControllerPresence, RouterPresence
 from kmigrate.model.record_json import KINDS, Record
@@ -70,8 +72,19 @@ def just_promoted() -> TopicRecord:
     return replace(TOPIC, promoted_ms=now_ms() - 20_000)
 
 
-def create(connections: Connections, source: str, name: str = "blue") -> Any:
-    return run_verb(verbs.create_link(connections, name, source))  # type: ignore[arg-type]
+def create(connections: Connections, source: str, name: str = "blue", settings: LinkSettings | None = None) -> Any:
+    return run_verb(verbs.create_link(connections, name, source, settings or LinkSettings()))  # type: ignore[arg-type]
+
+
+def alter(connections: Connections, **changes: Any) -> Plan:
+    change = partial(replace, **changes)
+    return run(run_verb(verbs.alter_link(connections, "l", change)))  # type: ignore[arg-type]
+
+
+def settings_of(connections: Connections, name: str = "l") -> LinkSettings:
+    link = connections.log.state.link(name)
+    assert link is not None
+    return link.settings
 
 
 class Making(Connections):
@@ -95,6 +108,54 @@ def making(monkeypatch: pytest.MonkeyPatch) -> Making:
 
     monkeypatch.setattr(links, "state_findings", none)
     return Making()
+
+
+def test_a_link_is_created_with_its_settings_and_the_plan_names_those_that_are_not_the_defaults(making: Making) -> None:
+    wanted = LinkSettings(hole_limit=7, config_exclude=("flush.*",))
+    made = run(create(making, "one", settings=wanted))
+    assert made.changes == ("store link blue: one → target, with hole_limit=7; config_exclude=flush.*",)
+    assert settings_of(making, "blue") == wanted
+
+
+def test_a_link_that_exists_keeps_its_settings_and_a_call_that_wants_others_is_told_so(making: Making) -> None:
+    run(create(making, "one", settings=LinkSettings(hole_limit=7)))
+    same = run(create(making, "one", settings=LinkSettings(hole_limit=7)))
+    assert [(each.level, each.ref) for each in same.findings] == [("ok", "link-exists")]
+    (told,) = run(create(making, "one", settings=LinkSettings(hole_limit=8))).findings
+    assert (told.level, told.ref) == ("warn", "link-settings-differ")
+    assert told.what == "link blue exists already and keeps its settings: hole_limit is 7, not 8"
+    assert settings_of(making, "blue").hole_limit == 7
+
+
+def test_settings_of_a_link_are_altered_once() -> None:
+    connections = Connections(LINK)
+    done = alter(connections, hole_limit=7, sync_acls=False)
+    assert done.changes == ("link l: hole_limit: 100000 → 7", "link l: sync_acls: true → false")
+    assert settings_of(connections) == LinkSettings(hole_limit=7, sync_acls=False)
+    again = alter(connections, hole_limit=7)
+    assert ([each.ref for each in again.findings], again.changes) == (["same-settings"], ())
+
+
+def test_two_who_alter_a_link_at_the_same_time_lose_no_setting() -> None:
+    connections = Connections(LINK)
+
+    async def both() -> None:
+        looks: Any = (
+            verbs.alter_link(connections, "l", partial(replace, hole_limit=7)),  # type: ignore[arg-type]
+            verbs.alter_link(connections, "l", partial(replace, align_limit=8)),  # type: ignore[arg-type]
+        )
+        for proposal in await asyncio.gather(*looks):
+            await proposal.carry_out()
+
+    run(both())
+    assert settings_of(connections) == LinkSettings(hole_limit=7, align_limit=8)
+
+
+@pytest.mark.parametrize(("at", "ref"), [("finished_ms", "link-finished"), ("deleting_ms", "being-deleted")])
+def test_a_link_that_is_over_is_not_altered(at: str, ref: str) -> None:
+    with pytest.raises(Refused) as caught:
+        alter(Connections(replace(LINK, **{at: 5})), hole_limit=7)
+    assert caught.value.ref == ref
 
 
 def test_of_two_who_create_a_link_of_one_name_the_later_is_told_where_it_goes(making: Making) -> None:

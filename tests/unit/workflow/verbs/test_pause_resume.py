@@ -221,7 +221,7 @@ def test_what_changed_while_it_was_looked_at_is_not_written_over() -> None:
 def test_who_stopped_at_a_gap_is_told_which_limit_to_raise() -> None:
     gap = PartitionStop("large-gap", "the source has no offsets 1 to 101 (compaction)", Remedy.AGAIN)
     again = "kmigrate topic resume --partition 3 --link l t"
-    assert gap.way_on("l", "t", 3) == f"raise hole_limit of [mirror], start the mirror anew, then: {again}"
+    assert gap.way_on("l", "t", 3) == f"raise the limit: kmigrate link alter l --set hole_limit=N, then: {again}"
     assert REFUSED.way_on("l", "t", 3) == f"mend the cause, then: {again}"
 
 
