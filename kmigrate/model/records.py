@@ -72,9 +72,9 @@ __all__ = [
     "verified_key",
 ]
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the record format that this version of kmigrate writes."""
-LEAST_READER = 2
+LEAST_READER = 3
 """Lowest format version whose readers may act on the records that this version of kmigrate writes.
 
 Every record names LEAST_READER; older readers refuse the record. A change of the format takes two releases: the first
@@ -175,7 +175,7 @@ class LinkRecord:
     """Time when the link's clients were told to leave the routers; 0: not told, or taken back."""
     deleting_ms: int = 0
     """Start time of the deletion of the link's records, the link's own record last; 0: no deletion."""
-    settings: LinkSettings = LinkSettings()
+    settings: LinkSettings = field(default_factory=LinkSettings)
 
     @property
     def key(self) -> str:

@@ -1,6 +1,6 @@
 """Bytes of state-log records: an envelope around the record's JSON.
 
-    {"schema": 2, "reader": 2, "at": offset, "prev": nonce of the previous record, "nonce": own nonce, "record": {…}}
+    {"schema": 3, "reader": 3, "at": offset, "prev": nonce of the previous record, "nonce": own nonce, "record": {…}}
 
 A dropped key has a null value, so that compaction can remove the key; its envelope, without a record, stands in the
 header `kmigrate`. `schema` is the version of the record's shape, `reader` the lowest version that may act on the

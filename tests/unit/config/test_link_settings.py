@@ -72,13 +72,13 @@ def test_a_value_of_a_call_replaces_one_setting_and_each_value_of_a_list_is_give
 @pytest.mark.parametrize(
     ("given", "ref", "says"),
     [
-        (["hole_limt=5"], "unknown-link-setting", "no setting hole_limt (did you mean hole_limit?)"),
+        (["hole_limt=5"], "unknown-link-setting", "no setting hole_limt: did you mean 'hole_limit'?"),
         (["lease_s=5"], "unknown-link-setting", "no setting lease_s"),
         (["hole_limit"], "unknown-link-setting", "no KEY=VALUE"),
         (["hole_limit=many"], "bad-config-value", "--set: hole_limit: found 'many'"),
-        (["hole_limit=0"], "bad-config-value", "--set: hole_limit: found 0"),
+        (["hole_limit=0"], "bad-config-value", "--set: hole_limit: found '0'"),
         (["hole_limit="], "bad-config-value", "--set: hole_limit: found ''"),
-        (["fence_timeout_s=nan"], "bad-config-value", "--set: fence_timeout_s: found nan"),
+        (["fence_timeout_s=nan"], "bad-config-value", "--set: fence_timeout_s: found 'nan'"),
         (["hole_limit=5", "hole_limit=6"], "bad-config-value", "--set: hole_limit: given twice"),
         (["sync_acls=perhaps"], "bad-config-value", "--set: sync_acls: found 'perhaps'"),
         (["use_defaults_from=both"], "bad-config-value", "--set: use_defaults_from: found 'both'"),

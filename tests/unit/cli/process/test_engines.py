@@ -68,7 +68,7 @@ def test_a_key_that_contradicts_a_link_is_logged_once_and_again_when_the_link_is
             LinkSettings(hole_limit=7),
         ):
             await asyncio.sleep(0.01)
-            await log.append(lambda _, of_link=settings: replace(LINK, settings=of_link))
+            log._put(LINK.key, replace(LINK, settings=settings))
         await asyncio.sleep(0.01)
         await process._tasks.close()
         assert process._fatal is None

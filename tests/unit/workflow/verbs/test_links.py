@@ -151,10 +151,13 @@ def test_two_who_alter_a_link_at_the_same_time_lose_no_setting() -> None:
     assert settings_of(connections) == LinkSettings(hole_limit=7, align_limit=8)
 
 
-@pytest.mark.parametrize(("at", "ref"), [("finished_ms", "link-finished"), ("deleting_ms", "being-deleted")])
-def test_a_link_that_is_over_is_not_altered(at: str, ref: str) -> None:
+@pytest.mark.parametrize(
+    ("link", "ref"),
+    [(replace(LINK, finished_ms=5), "link-finished"), (replace(LINK, deleting_ms=5), "being-deleted")],
+)
+def test_a_link_that_is_over_is_not_altered(link: LinkRecord, ref: str) -> None:
     with pytest.raises(Refused) as caught:
-        alter(Connections(replace(LINK, **{at: 5})), hole_limit=7)
+        alter(Connections(link), hole_limit=7)
     assert caught.value.ref == ref
 
 
