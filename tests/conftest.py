@@ -44,11 +44,20 @@ FORGETFUL = {"producer.id.expiration.check.interval.ms": "1000"}
 """The source looks for producers whose newest record is older than a day (V6) each second, not each ten minutes."""
 
 
+RACKS = {
+    "broker.rack": "rack-{node}",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+}
+"""Each of three source brokers stands in a rack of its own, and sends readers that name a rack to the broker there."""
+
+
 def _run_pair(brokers: int) -> Iterator[Pair]:
     root = Path(tempfile.mkdtemp(prefix="kmigrate-test-"))
     try:
         source, target = source_and_target(brokers)
-        with running_clusters(root, replace(source, config=FORGETFUL), target) as clusters:
+        with running_clusters(
+            root, replace(source, config=FORGETFUL | (RACKS if brokers > 1 else {})), target
+        ) as clusters:
             yield Pair(*clusters)
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -167,13 +167,14 @@ async def fetch_full(
     read_committed: bool = False,
     max_wait_ms: int = 100,
     max_bytes: int = 64 << 20,
+    rack: str = "",
 ) -> FetchAnswer:
     """Send a fetch that belongs to no session."""
     connection = await client.connection(node, purpose)
     frame = await connection.call_raw(
         ApiKey.FETCH,
         FETCH_VERSION,
-        encode_fetch(parts, max_wait_ms=max_wait_ms, max_bytes=max_bytes, read_committed=read_committed),
+        encode_fetch(parts, max_wait_ms=max_wait_ms, max_bytes=max_bytes, read_committed=read_committed, rack=rack),
         flexible=True,
     )
     return decode_fetch(frame)

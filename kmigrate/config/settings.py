@@ -130,6 +130,7 @@ class MirrorSection:
     )
     disk_min_free_bytes: int = _key(0, "the same in bytes, where that is more; 0: no limit", low=0, high=1 << 50)
     fetch_max_bytes: int = _key(32 << 20, "most bytes of one Fetch answer", low=1 << 16, high=1 << 30)
+    rack: str = _key("", "the rack of this process, to read from source followers in it; '' for leaders alone")
     write_connections: int = _key(
         1, "connections to each target leader: more where its replicas acknowledge slowly", low=1, high=16
     )

@@ -163,6 +163,7 @@ class MirrorEngine:
         self._applied = -1
         self._copier = copier
         self.meter.lanes = copier.lanes
+        self.meter.followed = lambda: len(copier.lanes.followers)
         self._announce_all()
         try:
             await together(

@@ -41,6 +41,8 @@ class LinkMeter:
         self.target = target
         self.lanes: Mapping[tuple[str, int], Lane] = {}
         """The lanes that copy now; none while the process stands by."""
+        self.followed: Callable[[], int] = lambda: 0
+        """Number of partitions that are read from followers."""
         self.holds_lease: Callable[[], bool] = lambda: False
         self.direct_writes: Callable[[], Mapping[tuple[str, str], Sequence[float]]] = dict
         """Seconds since each direct writer last wrote, by topic and partition."""
@@ -222,6 +224,11 @@ _OF_LINKS: tuple[_LinkRow, ...] = (
         "mirror_disk_held_partitions",
         "Partitions that are not copied on because a broker of the target has too little room.",
         lambda meter: [((), sum(bool(lane.disk_low) for lane in meter.lanes.values()))],
+    ),
+    _link_gauge(
+        "mirror_followed_partitions",
+        "Partitions that are read from a follower in the rack of this process.",
+        lambda meter: [((), meter.followed())],
     ),
     _link_gauge(
         "mirror_target_disk_bytes",

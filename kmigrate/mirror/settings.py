@@ -33,6 +33,8 @@ class MirrorSettings:
     fetch_max_bytes: int = 32 << 20
     partition_max_bytes: int = 4 << 20
     fetch_wait_ms: int = 500
+    rack: str = ""
+    """The rack of this process, as source brokers name their own (`broker.rack`); '': read from leaders alone."""
     request_max_bytes: int = 16 << 20
     """Upper bound of a Produce request; brokers accept 100 MiB (A6)."""
     backlog_bytes: int = 4 << 20

@@ -49,7 +49,6 @@ _PLAIN = struct.Struct(">ihqqq3s")
 """The fields of `_PRODUCED` and the three bytes behind them; a response never has fewer."""
 _NOTHING_MORE = b"\1\0\0"
 """These three bytes for a partition without an error: no record errors, no message, no tags."""
-_NO_RACK = write_compact_string("")
 _I32 = struct.Struct(">i")
 _ID_BYTES = 16
 
@@ -171,10 +170,12 @@ def encode_fetch(
     session_epoch: int = -1,
     forgotten: Sequence[tuple[str, int]] = (),
     ids: Mapping[str, bytes] | None = None,
+    rack: str = "",
 ) -> list[Buffer]:
     """Return the body of a Fetch request; session epoch −1 asks for every partition's answer (a full fetch).
 
-    Version 13 with all topics' `ids`, otherwise 12. Without a rack, no broker sends us to a follower (W8).
+    Version 13 with all topics' `ids`, otherwise 12. A leader that knows a follower in the `rack` names the follower and
+    sends no records (KIP-392).
     """
     out = bytearray(
         _FETCH_HEAD.pack(-1, max_wait_ms, min_bytes, max_bytes, 1 if read_committed else 0, session_id, session_epoch)
@@ -198,7 +199,7 @@ def encode_fetch(
         for number in numbers:
             out += _I32.pack(number)
         out += b"\0"
-    out += _NO_RACK + b"\0"
+    out += write_compact_string(rack) + b"\0"
     return [bytes(out)]
 
 

@@ -59,7 +59,7 @@ _LOGGING = (
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """The specification of a cluster. `config` overrides any broker property."""
+    """The specification of a cluster. `config` overrides any broker property; `{node}` is the broker's number."""
 
     name: str
     version: str
@@ -120,7 +120,8 @@ class KafkaCluster:
         for broker in brokers.values():
             broker.folder.mkdir(parents=True, exist_ok=True)
             secured = security.broker_properties(*pairs[broker.node]) if security else {}
-            config = {**secured, **spec.config}
+            own = {key: value.replace("{node}", str(broker.node)) for key, value in spec.config.items()}
+            config = {**secured, **own}
             properties = broker_properties(broker.node, pairs, broker.folder / "data", config, zookeeper)
             text = "".join(f"{key}={value}\n" for key, value in properties.items())
             write_private(broker.properties, text)

@@ -31,7 +31,6 @@ ABSENT: Mapping[str, Absent] = {
     "stragglers": Absent("list of stragglers", "kmigrate status and kmigrate promote --plan name them"),
     "report": Absent("reports of single promotes", "kmigrate status --json; pages of kmigrate verify (docs/parity.md)"),
     **dict.fromkeys(("--when-ready", "--not-before", "--postpone"), _SCHEDULE),
-    "--rack": Absent("same-rack reading", "the mirror reads from leaders, whatever the rack (docs/mirror.md)"),
 }
 """Features by verb (without `kmigrate`) and by option."""
 

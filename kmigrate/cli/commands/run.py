@@ -60,6 +60,12 @@ TakeOver = Annotated[
 ]
 
 
+Rack = Annotated[
+    str | None,
+    typer.Option("--rack", help="Rack of this process: read from source followers there (else [mirror] rack; none)."),
+]
+
+
 Workers = Annotated[
     int,
     typer.Option("--workers", min=1, max=64, help="Processes that share the work; one uses one core at most."),
@@ -94,6 +100,7 @@ def run(
     name: Name = None,
     metrics: Metrics = None,
     http: Http = None,
+    rack: Rack = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     take_over: TakeOver = False,
@@ -104,7 +111,7 @@ def run(
     of the same name answers. A process whose router was replaced goes on with mirror and controller.
     """
     given = {"router.port": port, "router.name": name, "metrics.listen": metrics, "http.listen": http}
-    call.override({**given, **_log_flags(log_format, log_level)})
+    call.override({**given, "mirror.rack": rack, **_log_flags(log_format, log_level)})
     _serve(call, Engine.MIRROR | Engine.ROUTER | Engine.CONTROLLER, take_over=take_over)
 
 
@@ -113,6 +120,7 @@ def run_mirror(
     call: Call,
     link: Link = None,
     metrics: Metrics = None,
+    rack: Rack = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     workers: Workers = 1,
@@ -123,7 +131,7 @@ def run_mirror(
     Processes on any machines share the partitions of a link, and take over the partitions of a process that dies. With
     --metrics each further worker serves at the next port.
     """
-    call.override({"metrics.listen": metrics, **_log_flags(log_format, log_level)})
+    call.override({"metrics.listen": metrics, "mirror.rack": rack, **_log_flags(log_format, log_level)})
     _serve(call, Engine.MIRROR, link, workers=workers, worker=int(worker))
 
 

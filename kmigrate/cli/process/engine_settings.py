@@ -65,6 +65,7 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         fetch_max_bytes=section.fetch_max_bytes,
         lease_s=section.lease_s,
         presence_ms=section.presence_interval_ms,
+        rack=section.rack,
         write_connections=section.write_connections,
         hole_filler=HoleFiller(section.hole_filler),
         disk_min_free_percent=section.disk_min_free_percent,

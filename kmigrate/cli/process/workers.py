@@ -43,7 +43,7 @@ def worker_command(
         shared = {"--name": call.overrides.get("router.name"), "--port": call.overrides.get("router.port")}
     else:
         command += ["mirror", "run", "--worker"]
-        shared = {"--link": link}
+        shared = {"--link": link, "--rack": call.overrides.get("mirror.rack")}
     metrics = _metrics(call, number)
     given = {**shared, "--target": call.target, "--config": call.config, "--metrics": metrics, **_log_flags(call)}
     for flag, value in given.items():

@@ -4,6 +4,7 @@ copier        the choice of the partitions, and the tasks around them
 context       the clusters, limits and rights that all tasks of a copier share
 lanes         all partitions of a copier, by leader
 reading       fetch sessions with source leaders
+same_rack     the followers that are read in place of leaders
 writing       produce requests to target leaders
 holes         offsets without records: control markers or empty transactions
 recovery      a partition's position, holes and offset map, from the target's own log

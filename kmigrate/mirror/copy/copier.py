@@ -101,9 +101,9 @@ class _Side:
     asked: Asked
     client: ClusterClient
     work: Callable[[int], Coroutine[Any, Any, None]]
-    """Task that sends requests to a leader, for ever."""
-    leaders: set[int] = field(default_factory=set)
-    """The leaders that have their task."""
+    """Task that sends requests to a broker, for ever."""
+    brokers: set[int] = field(default_factory=set)
+    """The brokers that have their task."""
 
 
 class Copier:
@@ -213,6 +213,8 @@ class Copier:
                 paused=topic.paused,
                 losses=topic.losses.get(partition, ()),
             )
+            if topic.promoting:
+                self.lanes.follow(key, -1)
             lane.wait_for_room(self.disks.lack_of_room(lane.key))
             lane.fill_holes_of(hole_limit)
 
@@ -270,6 +272,7 @@ class Copier:
         self._tasks.start(self._signals.pulse(), "pulse")
         self._tasks.start(self._reader.ask_ends(), "ends")
         self._tasks.start(self._reader.look_for_batches(), "batches")
+        self._tasks.start(self._reader.follow(), "same rack")
         self._tasks.start(self.disks.run(), "disks")
         try:
             await together(*(self._watch(side) for side in self._sides))
@@ -316,11 +319,14 @@ class Copier:
         for topic in self._topics.values():
             self._check_topic(topic, side)
             self._update_lanes(topic)
-        for lane in list(self.lanes.values()):
-            node = side.client.leader(*lane.key)
-            if node >= 0 and node not in side.leaders:
-                side.leaders.add(node)
+        nodes = {side.client.leader(*key) for key in self.lanes}
+        if side.client is self._source:
+            nodes.update(self.lanes.followers.values())
+        for node in sorted(nodes - side.brokers):
+            if node >= 0:
+                side.brokers.add(node)
                 self._tasks.start(side.work(node))
+        for lane in list(self.lanes.values()):
             self._attend(lane)
         self._signals.assign()
 

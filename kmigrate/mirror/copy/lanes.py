@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import UserDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from zlib import crc32
 
 from kmigrate.cluster.client import ClusterClient
@@ -22,6 +22,8 @@ LOOK_S = 1.0
 
 _log = logging.getLogger(__name__)
 _WARN_S = 60.0
+_READ = 0
+"""Number of slots under which the lanes are kept by the broker that they are read from."""
 _MOST_NAMED = 10
 """Number of losses that a presence names: the presence of all partitions must fit into one message."""
 
@@ -36,6 +38,7 @@ class Lanes(UserDict[Key, Lane]):
         super().__init__()
         self.shown = shown
         self._led: dict[tuple[int, int], tuple[Metadata, dict[tuple[int, int], list[Lane]]]] = {}
+        self._followers: dict[Key, int] = {}
 
     def __getitem__(self, key: Key) -> Lane:
         return self.data[key]
@@ -46,20 +49,48 @@ class Lanes(UserDict[Key, Lane]):
 
     def __delitem__(self, key: Key) -> None:
         super().__delitem__(key)
+        self._followers.pop(key, None)
+        self._led.clear()
+
+    @property
+    def followers(self) -> Mapping[Key, int]:
+        """The brokers that partitions are read from in place of their source leaders."""
+        return self._followers
+
+    def follow(self, key: Key, node: int) -> None:
+        """Read a partition from a follower from now on; −1: from the leader."""
+        if self._followers.get(key, -1) == node:
+            return
+        if node < 0:
+            del self._followers[key]
+        else:
+            self._followers[key] = node
         self._led.clear()
 
     def led_by(self, client: ClusterClient, node: int, slot: int = 0, slots: int = 1) -> Sequence[Lane]:
         """Return the lanes whose partitions a broker leads; with `slots`, the lanes of a single connection."""
+        return self._grouped(client, slots, {}).get((node, slot), ())
+
+    def read_from(self, source: ClusterClient, node: int) -> Sequence[Lane]:
+        """Return the lanes that are read from a broker, as their leader or as their follower."""
+        if not self._followers:
+            return self.led_by(source, node)
+        return self._grouped(source, _READ, self._followers).get((node, 0), ())
+
+    def _grouped(
+        self, client: ClusterClient, slots: int, instead: Mapping[Key, int]
+    ) -> dict[tuple[int, int], list[Lane]]:
+        """Return the lanes by broker and slot; `instead` has other brokers than the leaders."""
         known = self._led.get((id(client), slots))
         if known is None or known[0] is not client.metadata:
             led: dict[tuple[int, int], list[Lane]] = {}
             shown = {topic: self.shown(client, topic) for topic in {topic for topic, _ in self}}
             for (topic, partition), lane in self.items():
-                leader = client.leader(topic, partition) if shown[topic] else -1
-                slot_key = (leader, (crc32(topic.encode()) + partition) % slots)
+                node = instead.get((topic, partition), client.leader(topic, partition)) if shown[topic] else -1
+                slot_key = (node, (crc32(topic.encode()) + partition) % (slots or 1))
                 led.setdefault(slot_key, []).append(lane)
             known = self._led[(id(client), slots)] = (client.metadata, led)
-        return known[1].get((node, slot), ())
+        return known[1]
 
 
 def progress_of(lanes: Iterable[Lane]) -> dict[str, dict[int, PartitionProgress]]:

@@ -11,7 +11,7 @@ other partitions and slow responses for them never delay a fenced partition.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -22,6 +22,7 @@ from kmigrate.errors import Failed
 from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.lanes import LOOK_S
 from kmigrate.mirror.copy.request_size import AdaptiveRequestSize
+from kmigrate.mirror.copy.same_rack import SameRack
 from kmigrate.mirror.copy.throttle import Throttle
 from kmigrate.mirror.metrics import Slowed
 from kmigrate.mirror.partition.lane import Key, Lane
@@ -54,6 +55,8 @@ class _SourceConnection:
     session: FetchSession
     request_size: AdaptiveRequestSize
     asked: dict[Key, FetchPartition] = field(default_factory=dict)
+    followed: Collection[Key] = ()
+    """Asked partitions that the broker serves as a follower."""
     slowed: bool = False
     """True while a quota delays the responses of this connection."""
     heard_ms: int = 0
@@ -106,6 +109,7 @@ class SourceReader:
         self._on_move = on_move
         self._check_anew = check_anew
         self._meant = meant
+        self._same_rack = SameRack(context)
         self._suspected: dict[Lane, float] = {}
         self._leaders = 0
         self._rest_bytes = 0
@@ -114,8 +118,12 @@ class SourceReader:
         self._at_work = False
         """True while a thread reads a rest. Rests are read singly, since a large rest takes most of a gigabyte."""
 
+    async def follow(self) -> None:
+        """Find followers in this process's rack for ever."""
+        await self._same_rack.run()
+
     async def run(self, node: int) -> None:
-        """Fetch from a source leader for ever."""
+        """Fetch from a source broker for ever."""
         self._leaders += 1
         await together(self._read(node), self._read_fenced(node))
 
@@ -125,7 +133,7 @@ class SourceReader:
         connection = self._connect(node, "mirror-read")
         while True:
             moved = self._signals.moved
-            lanes = [lane for lane in self._lanes.led_by(self._source, node) if not lane.urgent]
+            lanes = [lane for lane in self._lanes.read_from(self._source, node) if not lane.urgent]
             held = self._held(lanes) + self._rest_bytes
             full = held >= _FULL * self._share
             reading = [lane for lane in lanes if lane.reads]
@@ -193,22 +201,25 @@ class SourceReader:
         session.max_bytes = self._throttle.most(request_size.size)
         most = self._throttle.most(min(self._settings.partition_max_bytes, room, request_size.size))
         connection.asked = asked = _questions(lanes, most, connection.asked)
+        connection.followed = self._same_rack.at(connection.node, lanes)
         began = monotonic()
         try:
             answer = await session.fetch(asked, max_wait_ms=max_wait_ms, full=full)
         except Failed as error:
             if error.ref == "no-answer":
                 request_size.late()
+            self._same_rack.leave(connection.followed)
             self._signals.failed(self._source, error)
             self._signals.call_for_look()
             await sleep(0.1)
             return
         took = monotonic() - began
-        size = self.take(asked, answer.partitions)
+        size = self.take(asked, answer.partitions, connection.followed)
         request_size.answered(size, took)
         connection.heard(lanes, answer)
         if answer.error and answer.error not in SESSION_ERRORS:
-            self._refused_whole(lanes, answer.error)
+            self._same_rack.leave(connection.followed)
+            self._refused_whole([lane for lane in lanes if lane.key not in connection.followed], answer.error)
         self._throttle.charge(size, monotonic(), exempt=exempt)
         if answer.throttle_ms or connection.slowed:
             connection.slowed = answer.throttle_ms > 0
@@ -237,8 +248,13 @@ class SourceReader:
             held -= sum(lane.drop_waiting() for lane in lanes)
         return held
 
-    def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
-        """Give each partition's response to its lane; return the number of bytes read."""
+    def take(
+        self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition], followed: Collection[Key] = ()
+    ) -> int:
+        """Give each partition's response to its lane; return the number of bytes read.
+
+        `followed` are the partitions whose follower has answered: its errors are the leader's to judge (`same_rack`).
+        """
         size, most = 0, _MOST_EFFORT
         now, seen = now_ms(), steady_ms()
         for part in parts:
@@ -253,7 +269,9 @@ class SourceReader:
                 or asked.offset != lane.source.read_at
             ):
                 continue  # the lane is gone, or the other connection has read on meanwhile
-            if part.diverging is not None:
+            if followed and key in followed and (part.error or part.diverging is not None):
+                self._same_rack.leave([key])
+            elif part.diverging is not None:
                 self._suspect_cut(lane, part.diverging[1])
             elif part.error:
                 self._refused(lane, asked.offset, part.error)

@@ -132,11 +132,12 @@ def test_kio_reads_our_fetch_request() -> None:
             session_id=8,
             session_epoch=4,
             forgotten=[("c", 2)],
+            rack="eu-1a",
         )
     )
     read, size = entity_reader(fetch_request.FetchRequest)(body, 0)
     assert size == len(body)
-    assert (read.isolation_level, read.session_id, read.session_epoch, read.rack_id) == (1, 8, 4, "")
+    assert (read.isolation_level, read.session_id, read.session_epoch, read.rack_id) == (1, 8, 4, "eu-1a")
     first = read.topics[0].partitions[0]
     assert (first.partition, first.fetch_offset, first.current_leader_epoch, first.last_fetched_epoch) == (1, 5, 3, 2)
     assert [(f.topic, f.partitions) for f in read.forgotten_topics_data] == [("c", (2,))]

@@ -48,7 +48,9 @@ def test_without_a_required_key_the_verb_itself_asks_for_the_value(
     verb: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
-    given = {parameter_of(other): _GOOD[parameter_of(other)] for other, field in verbs()[verb].items() if field.required}
+    given = {
+        parameter_of(other): _GOOD[parameter_of(other)] for other, field in verbs()[verb].items() if field.required
+    }
     del given[parameter_of(key)]
     with pytest.raises(UsageError) as caught:
         asyncio.run(CALLS[verb](Call(), **given))

@@ -23,10 +23,10 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_is_started_with_the_flags_that_its_parent_was_given() -> None:
     assert worker_command(Call(), 1, Engine.MIRROR) == BEGIN
     (config := Path("here.toml")).write_text("", encoding="utf-8")
-    call = Call(config=config, target="blue", json=True, debug=True)
+    call = Call(config=config, target="blue", json=True, debug=True, overrides={"mirror.rack": "eu-1a"})
     assert worker_command(call, 1, Engine.MIRROR, "shop") == [
         *BEGIN,
-        *("--link", "shop", "--target", "blue", "--config", "here.toml", "--json", "--debug"),
+        *("--link", "shop", "--rack", "eu-1a", "--target", "blue", "--config", "here.toml", "--json", "--debug"),
     ]
 
 

@@ -127,7 +127,7 @@ def test_new_leaders_of_one_cluster_are_asked_while_the_other_cluster_is_silent(
         clusters[1 - heard].silent = True
         async with asyncio.TaskGroup() as group, asyncio.timeout(10):
             work = group.create_task(copier.run())
-            while not {1, 2, 3} <= copier._sides[heard].leaders:
+            while not {1, 2, 3} <= copier._sides[heard].brokers:
                 assigned = copier._signals.assigned
                 copier._signals.call_for_look()
                 await assigned.wait()
@@ -137,7 +137,7 @@ def test_new_leaders_of_one_cluster_are_asked_while_the_other_cluster_is_silent(
                 await copier._signals.assigned.wait()
             work.cancel()
         assert copier.lanes["t", 0].report.problem.startswith("topic-recreated: ")
-        assert not copier._sides[1 - heard].leaders
+        assert not copier._sides[1 - heard].brokers
 
     asyncio.run(scene())
 
