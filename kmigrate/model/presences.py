@@ -16,6 +16,7 @@ from kmigrate.model.records import CopyEngine, ProducerMark
 
 __all__ = [
     "DUTY",
+    "ClientWithoutCredential",
     "ConnectedClient",
     "ControllerPresence",
     "DiskUse",
@@ -238,6 +239,32 @@ class ConnectedClient:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientWithoutCredential:
+    """A client as whom a router cannot log in to a source, so that requests of the client are refused."""
+
+    principal: str
+    client_id: str
+    host: str
+    link: str
+    cluster: str
+    """The source's name in the router's configuration."""
+    refusal: str = ""
+    """The source's refusal of the known credential; '' if the router knows no credential."""
+    asks_password: bool = True
+    """True if the source identifies clients by SASL, False if by certificates alone."""
+    writes: bool = False
+    """True if writes were refused."""
+    groups: tuple[str, ...] = ()
+    """Groups that follow and whose requests were refused; the first few of many."""
+
+    @property
+    def text(self) -> str:
+        """The client in words: client id, host and principal."""
+        who = f" as {self.principal}" if self.principal else ""
+        return f"{self.client_id or 'a client without a name'} at {self.host}{who}"
+
+
+@dataclass(frozen=True, slots=True)
 class EndedClients:
     """The client connections that a router has closed because of one of its limits."""
 
@@ -309,6 +336,9 @@ class RouterPresence:
     """Session timeouts requested by members of groups that hold or follow, by group."""
     refused: Mapping[str, tuple[RefusedMember, ...]] = field(default_factory=dict)
     """Members that the target refuses, by group; the first few of each group."""
+
+    without_credential: tuple[ClientWithoutCredential, ...] = ()
+    """Clients as whom this router cannot log in to a source; the first few of many."""
 
     @property
     def key(self) -> str:

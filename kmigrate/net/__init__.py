@@ -4,6 +4,7 @@ stream    a socket as a stream of whole frames
 buffers   memory of large frames
 dial      addresses of a host name, and new connections
 tls       TLS contexts, names of TLS failures, handshakes of accepted connections
+certificate_expiry  when a listener's certificate expires
 login     SASL logins to a broker
 session   logins, and answers in the order of requests
 broker    our own connection to a broker

@@ -21,6 +21,7 @@ from typing import Any, cast
 from kmigrate.errors import AuthenticationFailed, UsageError
 from kmigrate.model.listener_access import ListenerTls
 from kmigrate.model.security import Tls
+from kmigrate.net.certificate_expiry import expiry_of
 from kmigrate.net.stamps import Stamps, stamps_of
 from kmigrate.net.tasks import TaskOwner
 
@@ -95,6 +96,8 @@ class ServerTls:
     def __init__(self, tls: ListenerTls) -> None:
         self._tls = tls
         self._stamps: Stamps = ()
+        self.expires_at = 0.0
+        """Time at which the newest certificate expires, in seconds since the epoch; 0 where unknown."""
         self._current = self._blank()
         """The context of the newest files; never loaded again, because a context keeps old authorities."""
         self.renew()
@@ -134,6 +137,7 @@ class ServerTls:
         self._stamps = stamps
         made = self._blank()
         self._load(made)
+        self.expires_at = expiry_of(made, tls.cert_file)
         self._current = made
         return True
 

@@ -97,6 +97,26 @@ _ROWS: tuple[_Row, ...] = (
         "fate",
     ),
     _row(
+        "failed_logins_total",
+        Kind.COUNTER,
+        "Refused logins of clients: by SASL mechanism, by certificate (not in the table of clients), or other.",
+        lambda shared: [((by,), count) for by, count in shared.failed_logins.items()],
+        "by",
+    ),
+    _row(
+        "clients_without_credential",
+        Kind.GAUGE,
+        "Clients whose requests are refused: the router cannot log in to the source for them. status names them.",
+        lambda shared: [((link,), shared.missing_credentials.counts().get(link, 0)) for link in shared.table.mirroring],
+        "link",
+    ),
+    _row(
+        "certificate_expires_timestamp_seconds",
+        Kind.GAUGE,
+        "Time at which the listeners' certificate expires, in seconds since the epoch.",
+        lambda shared: [((), at) for at in (shared.certificate_expires_at(),) if at],
+    ),
+    _row(
         "ended_connections_total",
         Kind.COUNTER,
         "Connections that were closed for a limit, by which.",

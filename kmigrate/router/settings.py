@@ -35,6 +35,9 @@ class RouterSettings:
     """Longest time a request is held at a fence; never more than 5 s or a quarter of its own timeout (B6)."""
     group_hold_s: float = 1.0
     """Time for which a request of a held group waits before the client is told to retry (code 14)."""
+    join_hold_s: float = 20.0
+    """Longest wait of a JoinGroup of a held group; sarama waits 30 s for any answer, and the target's rebalance follows
+    the wait."""
     max_frame: int = 128 * 1024 * 1024
     max_connections: int = 10_000
     max_per_address: int = 0

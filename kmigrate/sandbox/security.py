@@ -204,11 +204,11 @@ class SandboxSecurity:
 
 
 def router_section(source: SandboxSecurity, target: SandboxSecurity) -> str:
-    """Return a secure pair's `[router]`: the target checks logins; a table has the writers' other source passwords."""
+    """Return a secure pair's `[router]`: the target checks logins; a table has the clients' other source passwords."""
     certificate, key = target.issue("router")
     table = target.folder / "clients.toml"
-    writers = sorted({user for role, user in CLIENT_USERS.items() if role != "consumer"})
-    entries = (f"[clients.{user}.clusters.source]\n{source.access(user).sasl_toml()}" for user in writers)
+    users = sorted(set(CLIENT_USERS.values()))
+    entries = (f"[clients.{user}.clusters.source]\n{source.access(user).sasl_toml()}" for user in users)
     write_private(table, "".join(entries))
     return f'security_protocol = "SASL_SSL"\ncertificate = "{certificate}"\nkey = "{key}"\ncredentials = "{table}"\n'
 

@@ -6,6 +6,7 @@ a promoted group is held on the source, and stray members are named.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -161,6 +162,24 @@ def test_a_member_at_the_targets_own_address_keeps_its_group_from_being_promoted
     assert (told["misplaced"], [each["client_id"] for each in told["misplaced_before"]]) == ([], ["forgotten"])
     assert refs(run.does("group", "promote", "early-readers", "--plan")) == [("warn", "member-on-target")]
     run.does("group", "promote", "early-readers", "--yes")
+
+
+def test_a_member_at_a_router_waits_in_silence_and_reads_on_after_the_promote(migration: Migration) -> None:
+    """The router holds each join for half of the member's rebalance timeout: six seconds make two joins."""
+    run = migration
+    with_a_group(run, "silent", "silent-readers")
+    joins = [0]
+
+    def look(statistics: str) -> None:
+        joins.append(sum(broker["req"].get("JoinGroup", 0) for broker in json.loads(statistics)["brokers"].values()))
+
+    waits = {"max.poll.interval.ms": 6000, "session.timeout.ms": 6000, "statistics.interval.ms": 200, "stats_cb": look}
+    with member(run.routers, "silent-readers", "silent", **waits) as consumer:
+        assert first_word(consumer, 8.0) == ""
+        assert status_of(run, "silent-readers")["router_members"] == 1
+        assert 2 <= joins[-1] <= 4
+        run.does("group", "promote", "silent-readers", "--yes")
+        assert first_word(consumer) == "record 0"
 
 
 def test_a_member_that_comes_back_to_the_source_is_kept_out_or_named(migration: Migration) -> None:

@@ -26,10 +26,13 @@ from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.extras import EXTRA_MISSING, EXTRAS, Extra
 from kmigrate.kafka_jars.java import find_java
+from kmigrate.model.presences import RouterPresence
 from kmigrate.net.tasks import together
 from kmigrate.workflow.base.broker_settings import BrokerSettings, compare_settings
+from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 from kmigrate.workflow.base.rights import Wanted
+from kmigrate.workflow.status.missing_credentials import credential_findings
 
 __all__ = ["app", "doctor", "machine_findings"]
 
@@ -132,7 +135,24 @@ async def _clusters(settings: Settings) -> dict[str, list[Finding]]:
             parts[f"cluster {name}"] = [refuse(error.ref, re.sub(r"\s+", " ", error.what), error.next_step)]
 
     await together(*map(ask, sorted(settings.clusters)))
-    return dict(sorted(parts.items())) | await _compared(settings) | await _rights(settings)
+    target = parts.get(f"cluster {settings.defaults.target}", [])
+    answers = bool(target) and not any(finding.level == "refuse" for finding in target)
+    routers = await _routers(settings) if answers else {}
+    return dict(sorted(parts.items())) | await _compared(settings) | await _rights(settings) | routers
+
+
+async def _routers(settings: Settings) -> dict[str, list[Finding]]:
+    """Return what running routers report of their clients; nothing where the default target has no state log."""
+    try:
+        async with await Connections.open(settings.cluster, settings.defaults.target) as connections:
+            routers = connections.log.alive(RouterPresence)
+    except KmigrateError:
+        return {}
+    if not routers:
+        return {}
+    names = ", ".join(sorted(router.name for router in routers))
+    fine = ok("credentials-known", f"{names}: no client lacks a credential")
+    return {"routers": credential_findings(routers) or [fine]}
 
 
 async def _compared(settings: Settings) -> dict[str, list[Finding]]:

@@ -75,6 +75,7 @@ __all__ = [
     "MirrorEvent",
     "MirrorFailed",
     "MirrorSnapshot",
+    "MissingCredential",
     "Moved",
     "NeededRight",
     "NeededRights",
@@ -402,9 +403,29 @@ class TopicSnapshot(TypedDict):
     """in `status`"""
 
 
+class MissingCredential(TypedDict):
+    """A principal as whom the routers cannot log in to a link's source, so that requests of its clients are refused."""
+
+    link: str
+    cluster: str
+    """the source's name in the routers' configuration"""
+    principal: str
+    clients: list[str]
+    """client ids with their hosts"""
+    writes: bool
+    """whether writes are refused"""
+    groups: list[str]
+    """groups whose requests are refused"""
+    refusal: str
+    """the source's refusal of the known credential, or empty"""
+    lines: list[str]
+    """lines for the routers' table of clients, without the values"""
+
+
 class GroupSnapshot(TypedDict):
     """A group in the snapshot."""
 
+    without_credential: list[MissingCredential]
     attention: NeedsAttention
 
 
@@ -517,6 +538,7 @@ class Snapshot(TypedDict):
     mirrors: list[MirrorSnapshot]
     controllers: list[ControllerSnapshot]
     progress: StatusProgress
+    without_credential: list[MissingCredential]
     warnings: list[str]
     """facts about no single link"""
 
@@ -574,7 +596,7 @@ class NeededRights(TypedDict):
 
 
 class Doctor(TypedDict):
-    """Findings by part: machine, configuration, cluster NAME, settings NAME → TARGET, rights NAME."""
+    """Findings by part: machine, configuration, cluster NAME, settings NAME → TARGET, rights NAME, routers."""
 
     ok: bool
 

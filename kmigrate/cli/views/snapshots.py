@@ -25,6 +25,7 @@ from kmigrate.workflow.status.attention import (
     topic_attention,
     written_ago,
 )
+from kmigrate.workflow.status.missing_credentials import MissingCredential
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, PartitionStatus, Snapshot, TopicStatus
 
 __all__ = ["direct_rows", "group_alerts", "group_rows", "overview", "snapshot_view", "topic_detail"]
@@ -44,6 +45,7 @@ def overview(shot: Snapshot) -> list[RenderableType]:
     parts: list[RenderableType] = [_processes(shot)]
     parts += [limits_line(router) for router in sorted(shot.connected.values(), key=lambda router: router.name)]
     parts += [Text(f"! {warning}", style="yellow") for warning in shot.warnings]
+    parts += [_without_credential(each) for each in shot.without_credential if not each.groups]
     for link in shot.links:
         parts.append(_link_line(link, shot))
         parts += [Text(f"! {low}", style="red") for low in link.disk_low]
@@ -234,12 +236,19 @@ def group_rows(groups: tuple[GroupStatus, ...], now_ms: int) -> RenderableType:
 
 def group_alerts(group: GroupStatus, now_ms: int) -> list[RenderableType]:
     """Return a line for each fact about a group that a person should act on, each with its next step."""
-    return [*_withheld(group), *_misplaced(group, now_ms), *_refused(group)]
+    without = [_without_credential(each) for each in group.without_credential]
+    return [*_withheld(group), *_misplaced(group, now_ms), *without, *_refused(group)]
 
 
 def _alert(what: str, style: str, next_step: str) -> RenderableType:
     """Return a warning, and its next step on a line of its own, so that a person can copy the line."""
     return below([Text(f"! {what}", style=style), Text.assemble(("  next: ", "dim"), next_step)])
+
+
+def _without_credential(found: MissingCredential) -> RenderableType:
+    """Return a warning about a principal without a credential, and the lines for the table, to be copied."""
+    warning = [Text(f"! {found.text}", style="red"), Text.assemble(("  next: ", "dim"), found.advice)]
+    return below([*warning, *(Text(f"    {line}") for line in found.lines if not found.refusal)])
 
 
 def _refused(group: GroupStatus) -> list[RenderableType]:

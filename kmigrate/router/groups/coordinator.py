@@ -101,7 +101,7 @@ class GroupCoordinatorClient:
         if self.gone:
             return request.error(Code.NOT_COORDINATOR)
         if outcome.refused:
-            raise self._unreached(request, Code.GROUP_AUTHORIZATION_FAILED)
+            raise self._refused(request)
         if outcome.frame is None:
             self.shared.backend.refresh_source(request.link)
             raise self._unreached(request, Code.NOT_COORDINATOR)
@@ -140,9 +140,10 @@ class GroupCoordinatorClient:
         frame = frame_request(_FIND_COORDINATOR(key=request.group, key_type=0), 0, request.head.client_id)
         outcome = yield from self.client.ask_coordinator(request.link, node, [frame], 0)
         if outcome.frame is None:
+            if outcome.refused:
+                raise self._refused(request)
             self.shared.backend.refresh_source(request.link)
-            refused = Code.GROUP_AUTHORIZATION_FAILED if outcome.refused else Code.COORDINATOR_NOT_AVAILABLE
-            raise self._unreached(request, refused)
+            raise self._unreached(request, Code.COORDINATOR_NOT_AVAILABLE)
         answer = read_answer(_FIND_COORDINATOR, outcome.frame)
         if code := code_of(answer.error_code):
             raise self._unreached(request, code)
@@ -150,6 +151,11 @@ class GroupCoordinatorClient:
             del self._coordinators[key]  # groups come and go during the life of a connection
         self._coordinators[request.group_at_link] = int(answer.node_id)
         return int(answer.node_id)
+
+    def _refused(self, request: GroupRequest) -> Unreached:
+        """Return the error of a request whose client the router cannot log in to the source."""
+        self.shared.missing_credentials.of_group(request.link, request.head.client_id or "", request.group)
+        return self._unreached(request, Code.GROUP_AUTHORIZATION_FAILED)
 
     def _unreached(self, request: GroupRequest, code: int) -> Unreached:
         self._coordinators.pop(request.group_at_link, None)

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from kmigrate.errors import KmigrateError, ProtocolViolation, Refused
 from kmigrate.model.listener_access import NOBODY, Identity
+from kmigrate.model.presences import ClientWithoutCredential
 from kmigrate.model.security import PLAINTEXT, Security
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import call_when, monotonic
@@ -125,6 +126,7 @@ class ClientConnection(ClientLink):
         else:
             self._identity = access.holder(self.stream.subject)
             if self._identity is None:
+                self._shared.failed_logins["certificate"] += 1
                 self._shared.backend.warn(f"{self.stream.peer}: no client of the table has {self.stream.subject!r}")
                 self.close("")
 
@@ -373,7 +375,7 @@ class ClientConnection(ClientLink):
         upstream = pool.get(key)
         if upstream is None or upstream.ended:
             settings = self._clusters.source_settings(link)
-            refusal = self._refusal(link, settings)
+            refusal = self._refusal(link, settings, writes=pool is self._sources)
             if refusal:
                 told = Outcome(None, sent=False, refused=refusal)
                 asyncio.get_running_loop().call_soon(self._guard, done, told)
@@ -383,6 +385,7 @@ class ClientConnection(ClientLink):
                 lambda: self._source_security(settings) or PLAINTEXT,
                 lambda why: self._source_ended(link, pool, key, why),
             )
+            upstream.on_ready = partial(self._logged_in, link)
             pool[key] = upstream
         upstream.send(parts, correlation, lambda outcome: self._guard(done, self._believed(outcome)))
 
@@ -396,28 +399,42 @@ class ClientConnection(ClientLink):
     def _source_security(self, settings: ClusterSettings | None) -> Security | None:
         return (self._identity or NOBODY).at(settings) if settings is not None else PLAINTEXT
 
-    def _refusal(self, link: str, settings: ClusterSettings | None) -> str:
-        """Return why a client's writes cannot go to a source; a refused login is not repeated within a second."""
-        when, why = self._refusals.get(link, (float("-inf"), ""))
-        if why and monotonic() - when < _LOGIN_PAUSE_S:
-            return why
+    def _refusal(self, link: str, settings: ClusterSettings | None, *, writes: bool) -> str:
+        """Return why a client's requests cannot go to a source; a refused login is not repeated within a second."""
+        when, refusal = self._refusals.get(link, (float("-inf"), ""))
+        if monotonic() - when < _LOGIN_PAUSE_S:
+            return self._note_refused(link, refusal, writes=writes)
         if self._source_security(settings) is None:
-            why = (
-                f"the router cannot log in to the source as {self.principal or 'this client'}: no credential of it "
-                "is known"
-            )
-            self._refuse_at(link, why)
-            return why
+            self._refusals[link] = (monotonic(), "")
+            return self._note_refused(link, "", writes=writes)
         return ""
 
-    def _refuse_at(self, link: str, why: str) -> None:
-        self._refusals[link] = (monotonic(), why)
-        self._shared.backend.warn(f"writes of {self.principal or self.stream.peer} to the source of {link}: {why}")
+    def _note_refused(self, link: str, refusal: str, *, writes: bool) -> str:
+        """Note that this client cannot log in to a source, and return the reason; '': no credential is known.
+
+        The first refusal of each client is logged.
+        """
+        settings, session = self._clusters.source_settings(link), self.session
+        name, sasl = (settings.name, settings.security.sasl) if settings is not None else ("", None)
+        client = ClientWithoutCredential(
+            self.principal, session.client_id, session.host, link, name, refusal, sasl is not None, writes
+        )
+        who = f"the router cannot log in to the source as {self.principal or 'this client'}"
+        why = f"{who}: {refusal or 'the table of clients has no credential'}"
+        if self._shared.missing_credentials.refused(client, monotonic()):
+            self._shared.backend.warn(f"requests of {client.text} to the source of {link} are refused: {why}")
+        return why
+
+    def _logged_in(self, link: str, problem: str) -> None:
+        """Note the end of a login to a source."""
+        if not problem:
+            self._shared.missing_credentials.accepted(link, self.principal)
 
     def _source_ended(self, link: str, pool: dict[tuple[str, int], Upstream], key: tuple[str, int], why: str) -> None:
         ended = pool.pop(key, None)
         if ended is not None and ended.refused:
-            self._refuse_at(link, why)
+            self._refusals[link] = (monotonic(), ended.refused)
+            self._note_refused(link, ended.refused, writes=pool is self._sources)
         elif ended is not None and ended.distrust and ended.distrust != self._distrusts.get(link):
             self._distrusts[link] = ended.distrust
             self._shared.backend.warn(

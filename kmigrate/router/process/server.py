@@ -87,6 +87,8 @@ class Router:
         self._draining: set[ClientConnection] = set()
         self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
         self._tls = ServerTls(settings.access.tls) if settings.access.tls else None
+        if (tls := self._tls) is not None:
+            self._shared.certificate_expires_at = lambda: tls.expires_at
         self._arrivals = (
             Arrivals(self._tls, settings.login_s, self._arrives, self._shared.limits.settled, self._shared.limits.left)
             if self._tls
@@ -334,6 +336,7 @@ class Router:
     def _take_table(self, access: ListenerAccess) -> None:
         """Take a newer table of clients, for every connection from this moment."""
         self._shared.access = access
+        self._shared.missing_credentials.clear()
         for connection in list(self._connections):
             connection.look_up()
 
@@ -472,6 +475,9 @@ class Router:
             waiting=shared.waiting_groups.waiting(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
             joins=shared.session_timeouts.words(shared.table.held_groups, shared.table.followed.keys(), monotonic()),
             refused=shared.trials.words(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
+            without_credential=shared.missing_credentials.words(
+                shared.table.mirroring, shared.table.followed, monotonic()
+            ),
             staying=tuple(shared.handoff.staying) if shared.table.finished else (),
             log_problem=shared.log_problem,
         )

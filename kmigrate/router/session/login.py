@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.model.listener_access import ListenerAccess
+from kmigrate.model.listener_access import MECHANISMS, ListenerAccess
 from kmigrate.model.security import Bearer, Login
 from kmigrate.protocol.api import ApiKey, Message, build_answer, read_answer
 from kmigrate.protocol.codes import Code, code_of
@@ -104,9 +104,11 @@ class ClientLogin:
     def relayed(self, head: RequestHead, frame: bytearray) -> Buffer:
         """Note the result in the target's answer to a relayed request; return the answer unchanged."""
         answer = read_answer(head, frame)
+        if refused := bool(code_of(answer.error_code)):
+            self._note_failed(self._mechanism)
         if head.api_key == ApiKey.SASL_HANDSHAKE or self._claim is None:
             return frame
-        if code_of(answer.error_code):
+        if refused:
             self._claim = None
             self._shared.backend.say(f"{head.client_id or 'a client'}: the target refused its {self._mechanism} login")
         elif _complete(self._mechanism, bytes(answer.auth_bytes)):
@@ -122,8 +124,11 @@ class ClientLogin:
     def answer(self, head: RequestHead, request: Message) -> Conversation[LoginAnswer]:
         """Answer a login request that is not relayed; refuse as a broker does: a moment later."""
         if head.api_key == ApiKey.SASL_HANDSHAKE:
-            return self._shake_hands(head, str(request.mechanism))
-        error, failure, message = Code.SASL_AUTHENTICATION_FAILED, _REFUSED, None
+            shaken = self._shake_hands(head, str(request.mechanism))
+            if shaken.failure:
+                self._note_failed(str(request.mechanism))
+            return shaken
+        error, failure, message, mechanism = Code.SASL_AUTHENTICATION_FAILED, _REFUSED, None, self._mechanism
         if self._mechanism:
             judge = self._plain if self._mechanism == "PLAIN" else self._scram_step
             name, message = judge(bytes(request.auth_bytes))
@@ -133,11 +138,16 @@ class ClientLogin:
             error, failure = Code.ILLEGAL_SASL_STATE, "the router expects SaslHandshake first"
         if not failure:
             return LoginAnswer(build_answer(head, auth_bytes=message))
+        self._note_failed(mechanism)
         when = self._client.now() + _REFUSAL_S
         self._delay = when, Future()
         self._client.wake_at(when)
         yield from self._delay[1]
         return LoginAnswer(build_answer(head, error_code=error, error_message=failure), failure)
+
+    def _note_failed(self, mechanism: str) -> None:
+        """Count a refused login; a client may name any mechanism, and a metric may not have any label."""
+        self._shared.failed_logins[mechanism if mechanism in MECHANISMS else "other"] += 1
 
     def advance(self) -> None:
         """Go on with a refusal once the delay is over."""

@@ -19,6 +19,7 @@ from kmigrate.router.admin.handler import AdminHandler
 from kmigrate.router.fetch.handler import FetchHandler
 from kmigrate.router.fetch.list_offsets import ListOffsetsHandler
 from kmigrate.router.groups.handler import GroupHandler
+from kmigrate.router.groups.hold import GroupWait
 from kmigrate.router.groups.trials import TrialJoins
 from kmigrate.router.produce.handler import ProduceHandler
 from kmigrate.router.session.login import ClientLogin
@@ -42,12 +43,6 @@ __all__ = ["Session"]
 
 _OF_GROUPS = frozenset({Treatment.GROUP, Treatment.GROUP_NEVER_HELD})
 _COORDINATED = treated(Treatment.TXN, Treatment.PRODUCER_ID) | HEARTBEATS
-_COMMIT_ROUNDS = 4
-"""Factor by which a commit is held longer than other requests of held groups.
-
-librdkafka repeats a commit twice at 14, and reports the third 14 to its application. A group whose controller has died
-stays frozen for some four seconds.
-"""
 _LONGEST_NAME = 256
 """Maximum characters kept per connection of client id and software name; 32 KB of each may come, even before login."""
 _FIRST_WITH_SOFTWARE = 3
@@ -82,7 +77,7 @@ class Session:
         self._end_offsets = ListOffsetsHandler(shared, client)
         self._writes = ProduceHandler(shared, client, self._transactions, self._order, self._fill, self.advance)
         self._reads = FetchHandler(shared, client, self._order, self._fill, self, self.advance)
-        self._group_deadline: float | None = None
+        self._group_wait = GroupWait(shared, client, self)
         self._waits_for_answers = False
         """True while the first request waits until all requests before it are answered."""
         self._advancing = False
@@ -110,7 +105,7 @@ class Session:
         self._shared.requests[head.api_key] += 1
         self._inbound.append((head, frame, self.active))
         self._inbound_bytes += len(frame)
-        if self in self._shared.waiting:
+        if self in self._shared.waiting and not self._group_wait.joining:
             self._client.advanced(done=False)  # what the first request waits for has not changed
         else:
             self.advance()
@@ -162,6 +157,8 @@ class Session:
     def leave(self) -> None:
         """Let the client leave: the connection ends as soon as the session is idle."""
         self.leaving = True
+        if self._group_wait.joining:
+            self.advance()
         self._part()
 
     def cut_off(self) -> None:
@@ -462,8 +459,8 @@ class Session:
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
         """Handle a request about groups; return False where the request has to wait.
 
-        Requests of a held group wait a moment and are then told to come again (14). Requests of a group that follows go
-        to `GroupHandler`. A member of the new protocol that the source does not know waits in both cases: the target
+        Requests of a held group wait, and are then told to come again (`groups.hold`). Requests of a group that follows
+        go to `GroupHandler`. A member of the new protocol that the source does not know waits in both cases: the target
         would make a second group for such a member. A request about several groups makes many requests to sources, so
         the router takes it alone, as brokers take every request of a connection.
         """
@@ -479,12 +476,12 @@ class Session:
         joins_source = head.api_key == ApiKey.JOIN_GROUP and groups[0] in followed
         never_held = APIS[head.api_key].treatment is Treatment.GROUP_NEVER_HELD or joins_source
         if not never_held and not held.isdisjoint(groups):
-            if head.api_key not in DELETES and self._holds(head, held.intersection(groups)):
+            if head.api_key not in DELETES and self._holds(head, request, held.intersection(groups)):
                 return False
-            self._group_deadline = None
+            self._group_wait.ends()
             self._answer(frame, wait_answer(head, request, held))
             return True
-        self._group_deadline = None
+        self._group_wait.ends()
         if followed.keys().isdisjoint(groups):
             self._converse(frame, self._pass_on(head, frame))
         elif len(groups) > 1 and not self._alone():
@@ -493,12 +490,6 @@ class Session:
             self._converse(frame, self._ask_groups(head, request))
         return True
 
-    def _holds(self, head: RequestHead, groups: Collection[str]) -> bool:
+    def _holds(self, head: RequestHead, request: Message, groups: Collection[str]) -> bool:
         """Return whether a request of held groups goes on waiting."""
-        now = self._client.now()
-        self._shared.waiting_groups.asked(groups, now)
-        if self._group_deadline is None:
-            rounds = _COMMIT_ROUNDS if head.api_key == ApiKey.OFFSET_COMMIT else 1
-            self._group_deadline = now + rounds * self._shared.settings.group_hold_s
-            self._client.wake_at(self._group_deadline)
-        return now < self._group_deadline
+        return self._group_wait.goes_on(head, request, groups, behind=len(self._inbound) > 1)

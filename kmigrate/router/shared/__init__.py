@@ -12,6 +12,7 @@
     pending_positions    committed offsets that a client has asked for and was not told
     waiting_groups       held groups whose members wait at this router
     session_timeouts     the session timeouts that members ask for
+    missing_credentials  clients as whom the router cannot log in to a source
     trial_results        results of trial joins, and members that the target refuses
     share_members        members of share groups
     aligning_partitions  partitions that no client may read while the mirror writes fillers

@@ -26,6 +26,7 @@ from kmigrate.router.shared.followers import Followers
 from kmigrate.router.shared.forwards import InFlightForwards
 from kmigrate.router.shared.gate import FirstWriteGate
 from kmigrate.router.shared.limits import Limits
+from kmigrate.router.shared.missing_credentials import MissingCredentials
 from kmigrate.router.shared.open_transactions import OpenTransaction, SourceTransactions, TargetTransactions
 from kmigrate.router.shared.pending_positions import PendingPositions
 from kmigrate.router.shared.read_ahead import Room
@@ -272,6 +273,11 @@ class SharedState:
     waiting_groups: WaitingGroups = field(default_factory=WaitingGroups)
     session_timeouts: SessionTimeouts = field(default_factory=SessionTimeouts)
     trials: TrialBook = field(default_factory=TrialBook)
+    missing_credentials: MissingCredentials = field(default_factory=MissingCredentials)
+    failed_logins: Counter[str] = field(default_factory=Counter)
+    """Refused logins of clients: by SASL mechanism, by `certificate`, or by anything `other`."""
+    certificate_expires_at: Callable[[], float] = lambda: 0.0
+    """Time at which the listeners' certificate expires, in seconds since the epoch; 0 without a certificate."""
     share_members: ShareMembers = field(default_factory=ShareMembers)
     deferred: DeferredPartitions = field(default_factory=DeferredPartitions)
     aligning: AligningPartitions = field(default_factory=AligningPartitions)

@@ -1,7 +1,13 @@
 """Answers requests of held groups, while a group is mirrored and not promoted.
 
-A consumer that already moved must wait without noticing. Each coordination request is held for a moment. The router
-then answers COORDINATOR_LOAD_IN_PROGRESS (14) in the shape of the request's version; clients retry after 14 in silence.
+A consumer that already moved must wait without noticing. Each coordination request is held (`groups.hold`). The router
+then answers COORDINATOR_LOAD_IN_PROGRESS (14) in the shape of the request's version; most clients retry after 14 in
+silence.
+
+A JoinGroup gets an answer after which every client joins anew in silence: the answer of a coordinator to a member that
+the coordinator does not know. A join without a member id gets MEMBER_ID_REQUIRED (79) and an id, a join with an id gets
+UNKNOWN_MEMBER_ID (25). At 14 Sarama reports an error to its application after five joins, and kafkajs restarts its
+consumer. 14 remains for joins that have no other answer: below version 4, and of static members.
 
 A member that joined before its group was held is answered as by a broker that loads its groups. A SyncGroup gets
 REBALANCE_IN_PROGRESS (27), so that the member joins anew and its JoinGroup waits; a Heartbeat gets success. At 14 to a
@@ -47,6 +53,10 @@ DELETES = frozenset({ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE})
 """Held APIs that delete committed offsets."""
 _Shape = Callable[[RequestHead, Message, int], Message]
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
+_WAITING_MEMBER = "kmigrate-waits-for-the-promote"
+"""Member id given to a join without an id; no coordinator ever sees the id, but logs of clients do."""
+_JOIN_FIRST_WITH_ID = 4
+"""First JoinGroup version in which a coordinator may ask a new member to join again with an id (KIP-394)."""
 _OF_MEMBERS: dict[int, Code] = {ApiKey.SYNC_GROUP: Code.REBALANCE_IN_PROGRESS, ApiKey.HEARTBEAT: Code.NONE}
 _FETCH_BATCHED = 8
 _FETCH_FIRST_UNSTABLE = 7
@@ -74,7 +84,18 @@ def leaves_group(heartbeat: Message) -> bool:
 
 def wait_answer(head: RequestHead, request: Message, held: Collection[str]) -> bytes:
     """Return the answer of a held group, with the same code for every group of the request, held or not."""
+    if head.api_key == ApiKey.JOIN_GROUP:
+        return frame_answer(_join_again(head, request), head.correlation_id)
     return frame_answer(group_error(head, request, _OF_MEMBERS.get(head.api_key, _WAIT)), head.correlation_id)
+
+
+def _join_again(head: RequestHead, request: Message) -> Message:
+    """Return the answer to a join after which the member joins anew."""
+    if request.member_id:
+        return group_error(head, request, Code.UNKNOWN_MEMBER_ID)
+    if head.version < _JOIN_FIRST_WITH_ID or getattr(request, "group_instance_id", None) is not None:
+        return group_error(head, request, _WAIT)
+    return blank(answer_type(head), error_code=Code.MEMBER_ID_REQUIRED, member_id=_WAITING_MEMBER)
 
 
 def group_error(head: RequestHead, request: Message, code: int) -> Message:

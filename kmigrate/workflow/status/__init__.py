@@ -6,6 +6,7 @@ lags           the lags of copies and groups, and the offsets that are left to c
 progress       rates, copied parts and times left, from successive snapshots
 attention      what needs attention, with the reason of each stop and wait
 timeline       what happened to links, topics and groups, as far as this process has seen
+missing_credentials  clients as whom the routers cannot log in to a source, and the lines for their table
 document       the JSON document of `status`
 group_detail   one group: members with their partitions, and the lag of each partition
 """

@@ -160,7 +160,8 @@ def group_attention(group: GroupStatus, now_ms: int, progress: GroupProgress | N
     refused = [refused_sentence(group.group, each, opened=done) for each in group.refused]
     misplaced = [member_sentence(group.group, each, now_ms, there=True) for each in group.misplaced]
     withheld = [each.said_of(group.group) for each in group.withheld]
-    if urgent := [*misplaced, *refused, *withheld]:
+    without = [each.text for each in group.without_credential]
+    if urgent := [*misplaced, *refused, *without, *withheld]:
         return Attention(Need.PERSON, "; ".join(urgent[:_MOST_NAMED]))
     waits = [group.reason or (f"its promote waits: {group.promote_waits_for}" if group.promote_waits_for else "")]
     waits.append(commits_sentence(group.group, group.late_commits))

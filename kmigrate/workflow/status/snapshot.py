@@ -50,6 +50,7 @@ from kmigrate.workflow.promote.direct_writers import seen_direct_writers
 from kmigrate.workflow.promote.late_findings import LateFound, late_of, with_unread
 from kmigrate.workflow.status.group_figures import GroupFigures, ask_groups
 from kmigrate.workflow.status.lags import Offsets, lags_of, lost_beginning
+from kmigrate.workflow.status.missing_credentials import MissingCredential, missing_credentials
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "group_status", "snapshot"]
 
@@ -186,6 +187,8 @@ class GroupStatus:
     """Partitions whose committed position is beyond the log's end: their lag is unknown, and not in `lag`."""
     held: bool | None = None
     """True where a placeholder keeps others out of the promoted group on the source; None where unknown."""
+    without_credential: tuple[MissingCredential, ...] = ()
+    """Principals of members as whom the routers cannot log in to the source."""
     refused: tuple[RefusedMember, ...] = ()
     """Members at routers that the target refuses, or would refuse at the group's promote."""
     router_members: int = -1
@@ -238,6 +241,8 @@ class Snapshot:
     controllers: tuple[ControllerPresence, ...]
     connected: Mapping[str, RouterPresence] = field(default_factory=dict)
     """Newest report of each live router by instance, with the connected clients."""
+    without_credential: tuple[MissingCredential, ...] = ()
+    """Principals as whom the routers cannot log in to a source."""
     warnings: tuple[str, ...] = ()
     """Warnings about no single link: records that kmigrate did not write, routers that cannot read the state log."""
 
@@ -253,6 +258,7 @@ class Snapshot:
                 for t in self.topics
             ],
             "groups": [asdict(g) for g in self.groups],
+            "without_credential": [asdict(each) for each in self.without_credential],
             "routers": [
                 {**asdict(r), "alive": r.instance in self.routers_alive, **self._connected(r.instance)}
                 for r in self.routers
@@ -306,6 +312,7 @@ async def snapshot(connections: Connections, *, figures: bool = True) -> Snapsho
         tuple(mirrors),
         tuple(controllers),
         {r.instance: r for r in routers},
+        missing_credentials(routers),
         _warnings(log, routers, controllers),
     )
 
@@ -576,10 +583,16 @@ class _LinkLook:
             lag_unplaced=found.lag.unplaced,
             lag_beyond=found.lag.beyond_end,
             held=found.held,
+            without_credential=self._without_credential(group),
             refused=tuple(refused_members(log, group.group)),
             router_members=self._router_members(group, found.members, direct),
             auto=group.auto,
         )
+
+    def _without_credential(self, group: GroupRecord) -> tuple[MissingCredential, ...]:
+        if group.phase is GroupPhase.PROMOTED:
+            return ()
+        return tuple(each for each in missing_credentials(self.routers) if group.group in each.groups)
 
     def _router_members(self, group: GroupRecord, members: Sequence[GroupMember] | None, direct: int) -> int:
         """Count the members at routers: carried to the source, or, in a group that holds, waiting at the routers."""

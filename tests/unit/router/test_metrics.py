@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from kmigrate.model.presences import ClientWithoutCredential
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.observe.registry import Registry
 from kmigrate.router.metrics import METRICS, show_router
@@ -24,6 +25,9 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     stage.swap(route("orders", Serve.HOLD, fence_epoch=2))
     stage.produce(("orders", 2, batch(sequence=2)))
     stage.shared.own_refused[1] += 1
+    stage.shared.failed_logins["PLAIN"] += 2
+    stage.shared.certificate_expires_at = lambda: 2_000_000_000.0
+    stage.shared.missing_credentials.refused(ClientWithoutCredential("orders", "c", "h", "l", "old", writes=True), 0.0)
 
     held = parse(text(registry))
     assert held.value("kmigrate_router_waiting_connections") == 1
@@ -34,6 +38,10 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     assert held.value("kmigrate_router_open_transactions", link="l") == 0
     assert held.value("kmigrate_router_withheld_topics", link="l", group="g") == 2
     assert held.value("kmigrate_router_withheld_topics", link="l", group="quiet") == 0
+
+    assert held.value("kmigrate_router_failed_logins_total", by="PLAIN") == 2
+    assert held.value("kmigrate_router_clients_without_credential", link="l") == 1
+    assert held.value("kmigrate_router_certificate_expires_timestamp_seconds") == 2_000_000_000
 
     stage.edge.clock += 0.075
     stage.swap(route("orders", Serve.FORWARD))

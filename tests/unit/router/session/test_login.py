@@ -146,6 +146,7 @@ def test_a_name_is_worth_nothing_until_the_target_has_had_its_last_word() -> Non
     talk.target_answers(AUTHENTICATE, 2, error_code=58, error_message="the broker's own words")
     assert talk.answer(AUTHENTICATE, 2).error_message == "the broker's own words"
     assert talk.edge.identities == []
+    assert dict(talk.shared.failed_logins) == {"SCRAM-SHA-512": 1}
 
     talk = Talk(access=PASSING)  # A refusal of a bearer token begins without an error.
     talk.relay("OAUTHBEARER", (OAuthBearer("a.b.c").first(), b'{"status":"invalid_token"}'))
@@ -208,6 +209,7 @@ def test_what_no_router_can_follow_is_refused_with_what_it_offers(
     assert (code_of(told.error_code), tuple(told.mechanisms)) == (code, access.mechanisms)
     assert sentence in talk.edge.closed[0]
     assert talk.edge.sent == []
+    assert dict(talk.shared.failed_logins) == {"PLAIN" if mechanism == "PLAIN" else "other": 1}
 
 
 def test_a_listener_without_logins_says_so_as_a_broker_does() -> None:
@@ -275,6 +277,7 @@ def test_a_mapped_client_that_the_table_does_not_know_hears_kafkas_sentence(mech
     assert (code_of(told.error_code), told.error_message) == (58, "Authentication failed: Invalid username or password")
     assert talk.edge.closed
     assert talk.edge.logins == []
+    assert dict(talk.shared.failed_logins) == {mechanism: 1}
 
 
 def test_a_mapped_session_is_renewed_under_its_own_name_alone() -> None:
