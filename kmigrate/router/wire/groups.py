@@ -5,9 +5,9 @@ then answers COORDINATOR_LOAD_IN_PROGRESS (14) in the shape of the request's ver
 silence.
 
 A JoinGroup gets an answer after which every client joins anew in silence: the answer of a coordinator to a member that
-the coordinator does not know. A join without a member id gets MEMBER_ID_REQUIRED (79) and an id, a join with an id gets
-UNKNOWN_MEMBER_ID (25). At 14 Sarama reports an error to its application after five joins, and kafkajs restarts its
-consumer. 14 remains for joins that have no other answer: below version 4, and of static members.
+the coordinator does not know. A join without a member id gets MEMBER_ID_REQUIRED (79) and an id. A join with an id, a
+join below version 4 and a join of a static member get UNKNOWN_MEMBER_ID (25). At 14 sarama reports an error to its
+application after five joins, and kafkajs restarts its consumer.
 
 A member that joined before its group was held is answered as by a broker that loads its groups. A SyncGroup gets
 REBALANCE_IN_PROGRESS (27), so that the member joins anew and its JoinGroup waits; a Heartbeat gets success. At 14 to a
@@ -91,10 +91,9 @@ def wait_answer(head: RequestHead, request: Message, held: Collection[str]) -> b
 
 def _join_again(head: RequestHead, request: Message) -> Message:
     """Return the answer to a join after which the member joins anew."""
-    if request.member_id:
+    static = getattr(request, "group_instance_id", None) is not None
+    if request.member_id or static or head.version < _JOIN_FIRST_WITH_ID:
         return group_error(head, request, Code.UNKNOWN_MEMBER_ID)
-    if head.version < _JOIN_FIRST_WITH_ID or getattr(request, "group_instance_id", None) is not None:
-        return group_error(head, request, _WAIT)
     return blank(answer_type(head), error_code=Code.MEMBER_ID_REQUIRED, member_id=_WAITING_MEMBER)
 
 

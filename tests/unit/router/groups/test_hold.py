@@ -52,9 +52,9 @@ def test_a_join_waits_like_in_a_rebalance_and_each_answer_makes_the_member_join_
 
 @pytest.mark.parametrize(
     ("version", "values", "code"),
-    [(3, {}, 14), (3, {"member_id": "m"}, 25), (5, {"group_instance_id": "static"}, 14), (4, {}, 79)],
+    [(0, {}, 25), (3, {}, 25), (3, {"member_id": "m"}, 25), (5, {"group_instance_id": "static"}, 25), (4, {}, 79)],
 )
-def test_a_join_that_cannot_be_given_an_id_is_told_to_come_again(
+def test_a_join_that_cannot_be_given_an_id_is_answered_as_of_an_unknown_member(
     version: int, values: dict[str, Any], code: int
 ) -> None:
     member = holding(version)

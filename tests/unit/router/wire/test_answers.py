@@ -98,8 +98,7 @@ def test_a_held_group_is_told_to_wait_in_the_shape_of_every_version(key: int, ve
     assert groups_of(seen) == ["g"]
     told = repr(_read(key, version, wait_answer(head, seen, {"g"})))
     of_members = {12: "none", 14: "rebalance_in_progress", 9: "unstable_offset_commit" if version >= 7 else ""}
-    if key == 11 and version >= 4:
-        of_members[key] = "member_id_required"
+    of_members[11] = "member_id_required" if version >= 4 else "unknown_member_id"
     times = 2 if key == 9 and version in (2, 3) else 1
     assert told.count(f"ErrorCode.{of_members.get(key) or 'coordinator_load_in_progress'}") == times
     assert ("partition_index=3" in told) == (key == 8 or (key == 9 and version not in (4, 5, 6)))
