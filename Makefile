@@ -110,7 +110,7 @@ soak-install: $(READY) ## the wheel by pip, uv and pipx in fresh environments, a
 	$(BIN)/python -m tests.soak.install $(ARGS)
 
 .PHONY: conformance
-conformance: $(READY) ## the suites of five other clients through the router -> build/conformance.json [SUITE=kgo]
+conformance: $(READY) ## the suites of six other clients through the router -> build/conformance.json [SUITE=kgo]
 	$(BIN)/python -m tests.conformance routed $(if $(SUITE),--suite $(SUITE)) $(ARGS)
 
 .PHONY: conformance-direct

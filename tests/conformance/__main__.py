@@ -24,11 +24,13 @@ from tests.conformance.kafka_python import KafkaPython
 from tests.conformance.kgo import Kgo
 from tests.conformance.reference import kept_reference, reference_of
 from tests.conformance.rust import Librdkafka, Rdkafka
+from tests.conformance.sarama import Sarama
 from tests.conformance.stage import direct, routed
 from tests.conformance.suite import Results, Suite
 from tests.conformance.verdict import Verdict, did_not_run, judge
 
-SUITES: dict[str, Suite] = {suite.name: suite for suite in (KafkaPython(), Librdkafka(), Kgo(), Rdkafka(), JavaTools())}
+_SUITES: tuple[Suite, ...] = (KafkaPython(), Librdkafka(), Kgo(), Rdkafka(), JavaTools(), Sarama())
+SUITES = {suite.name: suite for suite in _SUITES}
 LOGS = Path("build/conformance")
 """The folder for the output of each run of a suite."""
 

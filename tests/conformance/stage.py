@@ -83,6 +83,12 @@ class _Plain:
     def promote(self, topic: str) -> None:
         pass
 
+    def mirror_group(self, group: str, mode: str) -> None:
+        pass
+
+    def promote_group(self, group: str) -> None:
+        pass
+
 
 @dataclass
 class _Mirrored:
@@ -103,3 +109,10 @@ class _Mirrored:
 
     def promote(self, topic: str) -> None:
         self.run.does("promote", topic, "--yes")
+
+    def mirror_group(self, group: str, mode: str) -> None:
+        self.run.make_group(group, group)
+        self.run.does("group", "mirror", group, "--mode", mode)
+
+    def promote_group(self, group: str) -> None:
+        self.run.does("group", "promote", group, "--yes")

@@ -65,6 +65,11 @@ class Promotion(Protocol):
 
     def promote(self, topic: str) -> None: ...
 
+    def mirror_group(self, group: str, mode: str) -> None:
+        """Make a group of the mirrored topic of the same name, and mirror the group."""
+
+    def promote_group(self, group: str) -> None: ...
+
 
 @dataclass(frozen=True)
 class Place:

@@ -10,7 +10,10 @@ import pytest
 from tests.conformance.java_tools import SceneFailed, acknowledged, records, same
 from tests.conformance.kafka_python import read_junit
 from tests.conformance.kgo import read_go_tests
+from tests.conformance.programs import SceneFailed as ProgramsFailed
+from tests.conformance.programs import judge_reading
 from tests.conformance.rust import read_cargo_tests, read_runner
+from tests.conformance.sarama import as_program
 from tests.conformance.suite import Outcome, execute
 
 P, F, S = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
@@ -163,3 +166,20 @@ def test_only_what_this_command_wrote_is_read_from_a_log_that_goes_on(tmp_path: 
         said = execute(["echo", word], tmp_path, tmp_path / "log", seconds=60)
         assert (said.code, said.output) == (0, f"{word}\n")
     assert (tmp_path / "log").read_text() == "first\nsecond\n"
+
+
+def test_what_programs_read_is_judged_by_partition() -> None:
+    judge_reading([(0, 0), (1, 0), (0, 1), (1, 1)], 4)
+    for read, count, told in (
+        ([(0, 0), (0, 2)], 3, "2 records were read of 3 written: 1 lost, 0 doubled, 0 disordered"),
+        ([(0, 0), (0, 1), (0, 1)], 2, "0 lost, 1 doubled, 1 disordered"),
+        ([(0, 1), (0, 0)], 2, "0 lost, 0 doubled, 1 disordered"),
+        ([(0, 0)], 2, "1 records were read of 2 written"),
+    ):
+        with pytest.raises(ProgramsFailed, match=told):
+            judge_reading(read, count)
+
+
+def test_an_example_that_has_changed_is_refused() -> None:
+    with pytest.raises(ValueError, match="go:build"):
+        as_program("package sarama")
