@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kmigrate.model.members import member_mark
+from kmigrate.model.presences import ClientWithoutCredential
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import blank, decode_body, element_type, entity, frame_answer, frame_request, is_flexible
 from kmigrate.protocol.codes import code_of
@@ -203,6 +204,19 @@ def test_a_coordinator_that_cannot_be_asked_is_answered_as_one_that_has_moved() 
     assert sent.done is not None
     sent.done(Outcome(None))
     assert code_of(member.read(BEAT).error_code) == 16
+
+
+def test_a_refused_login_at_the_source_is_noted_with_the_group() -> None:
+    member = Member()
+    client = ClientWithoutCredential("readers", "c", "h", "l", "old")
+    member.stage.shared.missing_credentials.refused(client, 0.0)
+    member.silent = {FIND}
+    assert member.says(BEAT, group_id="g", generation_id=2, member_id="m") is None
+    (sent,) = member.stage.edge.sent
+    assert sent.done is not None
+    sent.done(Outcome(None, sent=False, refused="no credential"))
+    assert code_of(member.read(BEAT).error_code) == 30
+    assert member.stage.shared.missing_credentials.words((), {"g"}, 0.0) == (replace(client, groups=("g",)),)
 
 
 def lose(member: Member, *keys: int) -> None:
