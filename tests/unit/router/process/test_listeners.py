@@ -14,6 +14,7 @@ from kmigrate.model.presences import ClientWithoutCredential
 from kmigrate.model.routes import Serve
 from kmigrate.model.security import Login, Security
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.clock import monotonic
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import blank, entity, frame_answer
 from kmigrate.protocol.frames import peek_request
@@ -50,7 +51,7 @@ class _Broker:
         try:
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
-                head = peek_request(struct.pack(">i", size) + await reader.readexactly(size))
+                head = peek_request(bytearray(struct.pack(">i", size) + await reader.readexactly(size)))
                 values: dict[int, dict[str, Any]] = {
                     HANDSHAKE: {"mechanisms": ("PLAIN",)},
                     AUTHENTICATE: {"error_code": self.code, "error_message": "no" if self.code else None},
@@ -110,14 +111,14 @@ def _request() -> bytes:
 
 
 async def _awaited(future: Future[Outcome]) -> Outcome:
-    arrived = asyncio.get_running_loop().create_future()
+    arrived: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     future.then(arrived.set_result)
     return await arrived
 
 
 def told(stage: Stage) -> tuple[ClientWithoutCredential, ...]:
     stage.shared.missing_credentials.of_group("l", "billing-1", "billing")
-    return stage.shared.missing_credentials.words({"l"}, {"billing"}, listeners.monotonic())
+    return stage.shared.missing_credentials.words({"l"}, {"billing"}, monotonic())
 
 
 def test_a_client_without_a_credential_is_noted_and_logged_once() -> None:
@@ -132,9 +133,7 @@ def test_a_client_without_a_credential_is_noted_and_logged_once() -> None:
         assert (await written(connection)).refused
         assert told(stage)[0].writes
         (said,) = stage.backend.said
-        assert said.startswith(
-            "requests of billing-1 at 10.0.0.5 as readers to the source of l are refused: the router"
-        )
+        assert said.startswith("requests of billing-1 at 10.0.0.5 as readers to the source of l are refused: ")
         assert said.endswith("cannot log in to the source as readers: the table of clients has no credential")
 
     meet(Identity("readers"), act)
