@@ -48,7 +48,10 @@ class RouterSection:
     port: int = _key(0, "the bootstrap listener's port, 0 for a free one", **_PORT)
     advertised_host: str = _key("", "the address that clients are told; '' for host")
     broker_ports: int = _key(
-        0, "n: target broker b gets the listener port n + b; 0: port + 1 + b, where that is free", **_PORT
+        0,
+        "n: target broker b gets the listener port n + b, or is counted through the sorted ids where that exceeds "
+        "65535; 0: the same from port + 1 on, where free",
+        **_PORT,
     )
     fallback_ports: int = _key(
         0,

@@ -25,6 +25,7 @@ __all__ = [
     "FencedProgress",
     "GroupReport",
     "JoinTerms",
+    "KeptOutClient",
     "MirrorPresence",
     "PartitionProgress",
     "RefusedMember",
@@ -215,6 +216,24 @@ class RefusedMember:
     """Kafka's name of the error."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class KeptOutClient:
+    """A client that a router disconnects, because the router does not take one of the client's requests."""
+
+    client_id: str
+    host: str
+    software: str
+    """Name and version of the client's library, named by the client or known by the client id; '' if unknown."""
+    why: str
+    """What the client sends, and what the router takes."""
+
+    @property
+    def text(self) -> str:
+        """The client and the reason, in words."""
+        software = f" ({self.software})" if self.software else ""
+        return f"{self.client_id or 'a client without a name'} at {self.host}{software} is kept out: {self.why}"
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectedClient:
     """The connections of one client to a router, by client id, host, principal and client software."""
@@ -336,6 +355,8 @@ class RouterPresence:
     """Session timeouts requested by members of groups that hold or follow, by group."""
     refused: Mapping[str, tuple[RefusedMember, ...]] = field(default_factory=dict)
     """Members that the target refuses, by group; the first few of each group."""
+    kept_out: tuple[KeptOutClient, ...] = ()
+    """Clients that this router has kept out lately; the first few of many."""
 
     without_credential: tuple[ClientWithoutCredential, ...] = ()
     """Clients as whom this router cannot log in to a source; the first few of many."""

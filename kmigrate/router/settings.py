@@ -15,7 +15,8 @@ class RouterSettings:
     """A router's name, listeners and limits.
 
     With `node_port_base` n, target broker b listens on n + b. With 0, broker b listens on `port` + 1 + b if that port
-    is free, so that clients find a restarted router at the same addresses; with `port` 0, too, on any free port.
+    is free, so that clients find a restarted router at the same addresses; with `port` 0, too, on any free port. If an
+    id exceeds the ports, brokers are counted through their sorted ids (`process.ports`).
     """
 
     name: str = "router"

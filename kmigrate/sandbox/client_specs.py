@@ -27,7 +27,7 @@ __all__ = [
     "spec_from_json",
 ]
 
-Family = Literal["librdkafka", "aiokafka", "java", "kafka-python", "franz-go"]
+Family = Literal["librdkafka", "aiokafka", "java", "kafka-python", "kafka-python-2", "franz-go"]
 Acks = Literal["all", "1", "0"]
 
 

@@ -96,7 +96,9 @@ class SendLog:
             seq, self._seq = self._seq, self._seq + 1
             timestamp = time.time_ns() // 1_000_000 if seq % 4 == 0 else -1
             send = Send(ValueId(spec.name, self.launch.run, seq).text, seq, seq % self._partitions, timestamp)
-            if spec.family != "kafka-python" or all(value is not None for _, value in send.content.headers):
+            if not spec.family.startswith("kafka-python") or all(
+                value is not None for _, value in send.content.headers
+            ):
                 return send
 
     def record(self, kind: str, send: Send, **fields: object) -> None:

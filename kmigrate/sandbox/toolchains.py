@@ -2,7 +2,7 @@
 
     java         javac of the Java that runs the brokers, Kafka's own client jars
     franz-go     go, which fetches the modules that go.sum names
-    kafka-python pip, one wheel by its hash
+    kafka-python pip, one wheel by its hash; kafka-python-2 is version 2.0.2, with the six that Python 3.12 needs
 
 The name of a driver's folder holds a hash of the driver's source, so that a newer kmigrate builds a newer driver. A
 missing tool ends in an error: a family that is silently left out would prove nothing.
@@ -30,6 +30,10 @@ __all__ = ["DRIVEN", "Driver", "driver_of"]
 
 _SOURCES = Path(__file__).with_name("drivers")
 _KAFKA_PYTHON = "kafka-python==3.0.12 --hash=sha256:67add72052e3ad0c37ed9963ebe2b1696adc7f063c64eaf19862c21b69a64a18\n"
+_KAFKA_PYTHON_2 = (
+    "kafka-python==2.0.2 --hash=sha256:2d92418c7cb1c298fa6c7f0fb3519b520d0d7526ac6cb7ae2a4fc65a51a94b6e\n"
+    "six==1.17.0 --hash=sha256:4721f391ed90541fddacab5acf947aa0d3dc7d27b2e1e8eda2be8970586c3274\n"
+)
 _BUILD_SECONDS = 300
 
 
@@ -80,19 +84,24 @@ def _franz_go() -> Driver:
     return Driver((str(folder / "driver"),), {"GOMAXPROCS": "1"})
 
 
-def _kafka_python() -> Driver:
+def _kafka_python(requirements: str) -> Driver:
     def build(folder: Path) -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as wanted:
-            wanted.write(_KAFKA_PYTHON)
+            wanted.write(requirements)
             wanted.flush()
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
             _run("kafka-python", [*pip, "--require-hashes", "--target", str(folder), "-r", wanted.name])
 
-    folder = _built("kafka-python", _KAFKA_PYTHON.encode(), build)
+    folder = _built("kafka-python", requirements.encode(), build)
     return Driver((sys.executable, str(_SOURCES / "kafka_python_driver.py")), {"PYTHONPATH": str(folder)})
 
 
-_DRIVERS: Mapping[str, Callable[[], Driver]] = {"java": _java, "franz-go": _franz_go, "kafka-python": _kafka_python}
+_DRIVERS: Mapping[str, Callable[[], Driver]] = {
+    "java": _java,
+    "franz-go": _franz_go,
+    "kafka-python": lambda: _kafka_python(_KAFKA_PYTHON),
+    "kafka-python-2": lambda: _kafka_python(_KAFKA_PYTHON_2),
+}
 DRIVEN = frozenset(_DRIVERS)
 
 

@@ -16,11 +16,13 @@ from kmigrate.cluster.requests import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.ids import is_internal
 from kmigrate.model.patterns import NamePattern, chosen_groups
+from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import row
 from kmigrate.state.checks import find_strays
+from kmigrate.state.log import StateLog
 from kmigrate.state.topics import STATE_TOPIC, check_state_log
 from kmigrate.workflow.base.broker_settings import BrokerSettings, read_settings
 from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
@@ -159,6 +161,7 @@ async def _probe(client: ClusterClient) -> list[Finding]:
     if client.metadata.topics.get(STATE_TOPIC) is not None:
         found += await state_findings(client)
         found += await _strays(client)
+        found += await _kept_out(client)
     return found
 
 
@@ -173,6 +176,18 @@ async def _strays(client: ClusterClient) -> list[Finding]:
         return [warn(error.ref, error.what, error.next_step)]
     advice = "keep their writer out: kmigrate link check LINK names the ACL"
     return [warn("stray-records", each, advice) for each in strays]
+
+
+async def _kept_out(client: ClusterClient) -> list[Finding]:
+    """Warn of the clients that routers of this target keep out."""
+    try:
+        async with asyncio.timeout(_STRAYS_S), StateLog(client) as log:
+            routers = log.alive(RouterPresence)
+    except (TimeoutError, KmigrateError):
+        return []  # `_state_log` and `_strays` report a log that cannot be read
+    advice = "use a newer library for this client, or correct the broker version in its settings (docs/apis.md)"
+    told = [f"router {router.name}: {each.text}" for router in routers for each in router.kept_out]
+    return [warn("client-kept-out", each, advice) for each in told]
 
 
 async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:

@@ -1,6 +1,10 @@
 """Listeners of a router: bootstrap, one for each target broker, and one for the clients of each other router.
 
 Some clients never go back to their bootstrap address. So a restarted router binds the same ports, unless taken.
+
+A target broker's port is the first port plus the broker's node id. If that exceeds the highest port for any broker that
+the router finds at its start, all brokers are counted through their sorted ids instead. A broker that is added later
+and does not fit gets the lowest free place.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from kmigrate.router.settings import RouterSettings
 __all__ = ["Key", "Ports"]
 
 _BACKLOG = 1024
+_HIGHEST_PORT = (1 << 16) - 1
 _FALLBACKS_FROM = 100
 """Distance between the bootstrap listener and the first listener for clients of another router."""
 _FALLBACK_PORTS = 100
@@ -37,14 +42,43 @@ class Ports:
         self._arrivals = arrivals
         """TLS handshakes of the listeners; None without TLS."""
         self._servers: dict[Key, asyncio.Server] = {}
+        self._places: dict[int, int] = {}
+        """Distance of each target broker's port from the first of these ports."""
+        self._counts = False
+        """True if brokers are counted through their sorted ids."""
         self._serving = False
 
     def __contains__(self, key: Key) -> bool:
         return key in self._servers
 
+    def assign(self, nodes: Collection[int]) -> None:
+        """Give each new target broker a port; refuse a broker for which `broker_ports` leaves none."""
+        new, taken = sorted(set(nodes) - self._places.keys()), set(self._places.values())
+        if new and not self._places and self._first + new[-1] > _HIGHEST_PORT:
+            self._counts = True
+        for node in new:
+            fits = not self._counts and self._first + node <= _HIGHEST_PORT and node not in taken
+            place = node if fits else next(free for free in range(len(taken) + 1) if free not in taken)
+            self._places[node] = place
+            taken.add(place)
+        beyond = [node for node in new if self._first + self._places[node] > _HIGHEST_PORT]
+        if beyond and self._settings.node_port_base:
+            raise Refused(
+                "broker-ports-exceeded",
+                f"broker_ports = {self._settings.node_port_base} leaves no port for target broker "
+                f"{', '.join(map(str, beyond))}",
+                still_true="no client was taken",
+                next_step=f"choose a lower broker_ports of [router]: there are {len(self._places)} brokers",
+            )
+
+    @property
+    def _first(self) -> int:
+        """Port of the broker in place 0."""
+        return self._settings.node_port_base or self._settings.port + 1
+
     async def listen(self, key: Key) -> tuple[str, int]:
         """Bind a listener; return the host and port that clients are told."""
-        wanted = self._wanted(key)
+        wanted = self.wanted(key)
         for port in wanted[:-1]:
             try:
                 return await self._bind(key, port)
@@ -52,7 +86,7 @@ class Ports:
                 continue
         return await self._bind(key, wanted[-1])
 
-    def _wanted(self, key: Key) -> list[int]:
+    def wanted(self, key: Key) -> list[int]:
         """Return ports, best first; 0 is any free port, unknown to firewalls and processes that share these ports."""
         settings = self._settings
         if key is None:
@@ -61,10 +95,10 @@ class Ports:
             given, first, start = settings.fallback_ports, settings.port + _FALLBACKS_FROM, crc32(key.encode())
             steps = [(start + number) % _FALLBACK_PORTS for number in range(_FALLBACK_PORTS)]
         else:
-            given, first, steps = settings.node_port_base, settings.port + 1, [key]
+            given, first, steps = settings.node_port_base, self._first, [self._places[key]]
         if not (given or settings.port):
             return [0]
-        near = [port for step in steps if (port := (given or first) + step) < 1 << 16]
+        near = [port for step in steps if (port := (given or first) + step) <= _HIGHEST_PORT]
         return near if near and (given or settings.shares_ports) else [*near, 0]
 
     async def _bind(self, key: Key, port: int) -> tuple[str, int]:

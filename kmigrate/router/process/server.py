@@ -125,6 +125,7 @@ class Router:
         await self._learn_own_topics()
         self._bootstrap = await self._ports.listen(None)
         self._shared.handoff.bootstrap = self.bootstrap
+        self._ports.assign(self._target.metadata.brokers)
         for node in sorted(self._target.metadata.brokers):
             await self._listen(node)
         await self._state_log.read_to_end()
@@ -264,6 +265,10 @@ class Router:
             self._tasks.start(self._listen_more(missing))
 
     async def _listen_more(self, nodes: list[int]) -> None:
+        try:
+            self._ports.assign(nodes)
+        except Refused as refusal:  # the clients of the other brokers stay, and this broker gets any free port
+            _log.error("router: %s", refusal.what)
         for node in nodes:
             if node not in self._ports:
                 await self._listen(node)
@@ -474,6 +479,7 @@ class Router:
             limits=shared.limits.told(),
             waiting=shared.waiting_groups.waiting(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
             joins=shared.session_timeouts.words(shared.table.held_groups, shared.table.followed.keys(), monotonic()),
+            kept_out=shared.kept_out.reported(monotonic()),
             refused=shared.trials.words(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
             without_credential=shared.missing_credentials.words(
                 shared.table.mirroring, shared.table.followed, monotonic()

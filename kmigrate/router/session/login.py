@@ -5,6 +5,10 @@
 
 Relayed messages are not changed in either direction. The router reads the name, and the password or token needed at the
 source, and believes both only once the target has accepted them.
+
+After SaslHandshake version 0, a client sends SASL messages without Kafka's headers. The router gives each such message
+the header of a SaslAuthenticate request, and takes the answer's header off. A refusal has no words then: the
+connection ends, as at brokers.
 """
 
 from __future__ import annotations
@@ -17,9 +21,9 @@ from typing import NamedTuple
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.listener_access import MECHANISMS, ListenerAccess
 from kmigrate.model.security import Bearer, Login
-from kmigrate.protocol.api import ApiKey, Message, build_answer, read_answer
+from kmigrate.protocol.api import ApiKey, Message, blank, build_answer, entity, frame_request, read_answer
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead
+from kmigrate.protocol.frames import SIZE, RequestHead
 from kmigrate.protocol.sasl import MIN_ITERATIONS
 from kmigrate.protocol.sasl_server import ScramKeys, ScramServer, bearer_token, plain_login, scram_name
 from kmigrate.router.shared.conversation import Conversation, Future
@@ -31,6 +35,12 @@ __all__ = ["ClientLogin", "LoginAnswer"]
 
 _LOGIN = treated(Treatment.SASL)
 _BEFORE_LOGIN = _LOGIN | {ApiKey.API_VERSIONS}
+_WRAPPED_VERSION = 1
+"""SaslAuthenticate version that stands for messages without headers; the first whose answer has a session lifetime."""
+_HANDSHAKE_WITH_HEADERS = 1
+"""First version of SaslHandshake after which messages have Kafka's headers."""
+_VERSION = slice(6, 8)
+"""Position of the version in a request."""
 _SALT_SEED = secrets.token_bytes(32)
 _A_MOMENT_S = 1.0
 _REFUSAL_S = 0.1
@@ -42,7 +52,8 @@ _REFUSED = "Authentication failed: Invalid username or password"
 class LoginAnswer(NamedTuple):
     """The answer to a login request."""
 
-    frame: Buffer
+    frame: Buffer | None
+    """The answer's bytes; None for a refusal of a message without headers."""
     failure: str = ""
     """Reason why the connection is closed after the answer; '' where the connection goes on."""
 
@@ -54,6 +65,8 @@ class ClientLogin:
         self._shared = shared
         self._client = client
         self.accepted = not shared.access.asks
+        self.bare = False
+        """True while the client's next frame is a SASL message without Kafka's header."""
         self._ends = float("inf")
         self._mechanism = ""
         self._claim: tuple[str | None, Login | Bearer | None] | None = None
@@ -84,6 +97,23 @@ class ClientLogin:
         """True if the client's session goes on for at least a moment."""
         return self._client.now() + _A_MOMENT_S < self._ends
 
+    # messages without headers
+
+    def wrapped(self, frame: bytearray, client_id: str) -> bytearray:
+        """Return a SaslAuthenticate request with a message that has no header."""
+        kind = entity(ApiKey.SASL_AUTHENTICATE, _WRAPPED_VERSION, "request")
+        return bytearray(frame_request(blank(kind, auth_bytes=bytes(frame[SIZE.size :])), 0, client_id))
+
+    def _unwrapped(self, head: RequestHead, answer: LoginAnswer) -> LoginAnswer:
+        """Return an answer as the client expects the answer: without header if the client's message had none."""
+        if not self.bare or answer.frame is None or head.api_key == ApiKey.SASL_HANDSHAKE:
+            return answer
+        said = read_answer(head, bytearray(answer.frame))
+        if code_of(said.error_code):
+            return LoginAnswer(None, answer.failure or "its login was refused")
+        self.bare = not self.accepted
+        return LoginAnswer(SIZE.pack(len(said.auth_bytes)) + bytes(said.auth_bytes))
+
     # relayed
 
     def begins_again(self, head: RequestHead) -> bool:
@@ -96,28 +126,41 @@ class ClientLogin:
             return False
         if head.api_key == ApiKey.SASL_HANDSHAKE:
             self._mechanism, self._claim = str(request.mechanism), None
-            return head.version > 0 and self._mechanism in self._access.mechanisms
+            return self._can_shake(head) and self._mechanism in self._access.mechanisms
         if self._claim is None:
             self._claim = _claimed(self._mechanism, bytes(request.auth_bytes))
         return True
 
-    def relayed(self, head: RequestHead, frame: bytearray) -> Buffer:
-        """Note the result in the target's answer to a relayed request; return the answer unchanged."""
-        answer = read_answer(head, frame)
-        if refused := bool(code_of(answer.error_code)):
-            self._note_failed(self._mechanism)
-        if head.api_key == ApiKey.SASL_HANDSHAKE or self._claim is None:
+    def as_relayed(self, head: RequestHead, frame: bytearray) -> bytearray:
+        """Return a login request as the target gets the request: every handshake announces messages with headers."""
+        if head.api_key != ApiKey.SASL_HANDSHAKE or head.version >= _HANDSHAKE_WITH_HEADERS:
             return frame
-        if refused:
+        newer = bytearray(frame)
+        newer[_VERSION] = _HANDSHAKE_WITH_HEADERS.to_bytes(2, "big")
+        return newer
+
+    def relayed(self, head: RequestHead, frame: bytearray) -> LoginAnswer:
+        """Note the result in the target's answer to a relayed request; return the answer for the client."""
+        answer = read_answer(head, frame)
+        if code_of(answer.error_code):
+            self._note_failed(self._mechanism)
+        if head.api_key == ApiKey.SASL_HANDSHAKE:
+            self.bare = head.version < _HANDSHAKE_WITH_HEADERS and not code_of(answer.error_code)
+        elif self._claim is not None:
+            self._note_result(head, answer)
+        return self._unwrapped(head, LoginAnswer(frame))
+
+    def _note_result(self, head: RequestHead, answer: Message) -> None:
+        """Believe the client's name and credential if the target's answer ends the login."""
+        if code_of(answer.error_code):
             self._claim = None
             self._shared.backend.say(f"{head.client_id or 'a client'}: the target refused its {self._mechanism} login")
         elif _complete(self._mechanism, bytes(answer.auth_bytes)):
             lifetime = answer.session_lifetime.total_seconds() if hasattr(answer, "session_lifetime") else 0.0
             self._ends = self._client.now() + lifetime if lifetime else float("inf")
-            (name, own), self._claim = self._claim, None
+            (name, own), self._claim = self._claim or (None, None), None
             self.accepted = True
             self._client.identified(self._access.named(name, own))
-        return frame
 
     # judged here
 
@@ -137,13 +180,14 @@ class ClientLogin:
         else:
             error, failure = Code.ILLEGAL_SASL_STATE, "the router expects SaslHandshake first"
         if not failure:
-            return LoginAnswer(build_answer(head, auth_bytes=message))
+            return self._unwrapped(head, LoginAnswer(build_answer(head, auth_bytes=message)))
         self._note_failed(mechanism)
         when = self._client.now() + _REFUSAL_S
         self._delay = when, Future()
         self._client.wake_at(when)
         yield from self._delay[1]
-        return LoginAnswer(build_answer(head, error_code=error, error_message=failure), failure)
+        refused = LoginAnswer(build_answer(head, error_code=error, error_message=failure), failure)
+        return self._unwrapped(head, refused)
 
     def _note_failed(self, mechanism: str) -> None:
         """Count a refused login; a client may name any mechanism, and a metric may not have any label."""
@@ -161,15 +205,19 @@ class ClientLogin:
         error, why = Code.NONE, ""
         if not access.asks:
             error, why = Code.ILLEGAL_SASL_STATE, "its login is not asked for"
-        elif head.version == 0:
-            error, why = Code.UNSUPPORTED_VERSION, "it logs in by SaslHandshake version 0, which no router can follow"
+        elif not self._can_shake(head):
+            error, why = Code.ILLEGAL_SASL_STATE, "a session is renewed by SaslHandshake version 1"
         elif mechanism not in access.mechanisms:
             error, why = Code.UNSUPPORTED_SASL_MECHANISM, f"it asks for {mechanism!r}, which is not offered"
             if mechanism == "GSSAPI":
                 why = "it logs in by Kerberos: its tickets are for a broker's host name, and no router can use them"
         else:
-            self._mechanism = mechanism
+            self._mechanism, self.bare = mechanism, head.version < _HANDSHAKE_WITH_HEADERS
         return LoginAnswer(build_answer(head, error_code=error, mechanisms=access.mechanisms), why)
+
+    def _can_shake(self, head: RequestHead) -> bool:
+        """Return whether a handshake of this version may come: version 0 begins no renewal (KIP-368)."""
+        return head.version >= _HANDSHAKE_WITH_HEADERS or not self.accepted
 
     def _plain(self, message: bytes) -> tuple[str, bytes | None]:
         """Return the client's proven name and the router's message; '' and None for a wrong password."""

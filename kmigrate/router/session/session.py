@@ -12,6 +12,7 @@ from collections.abc import Collection
 from functools import partial
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.model.presences import KeptOutClient
 from kmigrate.protocol.api import ApiKey, Message, build_answer, decode_request, frame_answer, is_flexible
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
@@ -24,16 +25,18 @@ from kmigrate.router.groups.trials import TrialJoins
 from kmigrate.router.produce.handler import ProduceHandler
 from kmigrate.router.session.login import ClientLogin
 from kmigrate.router.shared.conversation import Conversation, Conversations
-from kmigrate.router.shared.sequencer import Sequencer, Slot
+from kmigrate.router.shared.kept_out import library_of, why_kept_out
+from kmigrate.router.shared.sequencer import Change, Sequencer, Slot, in_turn
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.handler import TransactionHandler
 from kmigrate.router.wire.addresses import rewrite_answer, show_share_read
 from kmigrate.router.wire.aligning import cut_offsets
 from kmigrate.router.wire.api_versions import answer_api_versions, filter_api_versions, unsupported_api_versions
-from kmigrate.router.wire.apis import APIS, OFFERED, Treatment, check_offered, treated
+from kmigrate.router.wire.apis import APIS, OFFERED, Treatment, is_offered, treated
 from kmigrate.router.wire.followed import as_no_member
 from kmigrate.router.wire.groups import DELETES, HEARTBEATS, groups_of, leaves_group, wait_answer
 from kmigrate.router.wire.heartbeats import from_target
+from kmigrate.router.wire.old_metadata import answer_in_version, ask_in_version_4, is_old_metadata
 from kmigrate.router.wire.own_topics import HIDING, REFUSING, guard, hide, mentions
 from kmigrate.router.wire.produce import read_produce
 from kmigrate.router.wire.transactions import error_answer, given_id, is_refused_id
@@ -95,9 +98,12 @@ class Session:
 
     def frame(self, frame: bytearray) -> None:
         """Take a request that has arrived."""
+        if self._login.bare:
+            frame = self._login.wrapped(frame, self.client_id)
         head = peek_request(frame)
-        if head.api_key != ApiKey.API_VERSIONS:
-            check_offered(head.api_key, head.version)
+        if head.api_key != ApiKey.API_VERSIONS and not is_offered(head.api_key, head.version):
+            self._keep_out(head)
+            return
         if (self._parted or self._cut_off) and not _unanswered(head, frame):
             return
         self._login.admit(head, alone=self.idle)
@@ -109,6 +115,15 @@ class Session:
             self._client.advanced(done=False)  # what the first request waits for has not changed
         else:
             self.advance()
+
+    def _keep_out(self, head: RequestHead) -> None:
+        """Close the connection of a client whose request was never offered: a guess at the answer would be worse."""
+        client_id = (head.client_id or self.client_id)[:_LONGEST_NAME]
+        software, why = library_of(self.software, client_id), why_kept_out(head.api_key, head.version)
+        client = KeptOutClient(client_id, self.host, software, why)
+        if self._shared.kept_out.note(client, self._client.now()):
+            self._shared.backend.warn(f"{client.text}; repetitions are not logged")
+        self._client.close("")
 
     def advance(self) -> None:
         """Process the requests that can be processed now."""
@@ -236,28 +251,36 @@ class Session:
             return True
         if self._reads.may_send:
             return False
-        taken = self._take_guarded(head, frame)
+        if is_old_metadata(head):
+            newer, asked = ask_in_version_4(head, frame)
+            taken = self._take_guarded(newer, asked, lambda answer: answer_in_version(answer, head.version))
+        else:
+            taken = self._take_guarded(head, frame)
         self._order.next_change = None
         return taken
 
-    def _take_guarded(self, head: RequestHead, frame: bytearray) -> bool:
-        """Keep the request away from kmigrate's own topics, and keep those topics out of the answer (`own_topics`)."""
-        key, ids = head.api_key, self._shared.own_ids
+    def _take_guarded(self, head: RequestHead, frame: bytearray, last: Change | None = None) -> bool:
+        """Keep the request away from kmigrate's own topics, and keep those topics out of the answer (`own_topics`).
+
+        `last` changes the answer after everything else.
+        """
+        key, ids, changes = head.api_key, self._shared.own_ids, [last] if last is not None else []
         if key in HIDING:
             full = self._decodable(head, frame)
-            self._order.next_change = lambda answer: hide(full, answer, ids)
+            changes.insert(0, lambda answer: hide(full, answer, ids))
         if key in REFUSING and mentions(frame, ids):
             full = self._decodable(head, frame)
             guarded = guard(full, frame, ids)
             if guarded is not None:
                 self._note_refused(head, guarded.refused)
                 if guarded.rest is None:
-                    self._order.next_change = None
                     self._answer(frame, guarded.answer)
                     return True
-                frame, change, before = guarded.rest, guarded.change, self._order.next_change
-                if change is not None:
-                    self._order.next_change = lambda answer: change(bytearray(before(answer) if before else answer))
+                frame = guarded.rest
+                if guarded.change is not None:
+                    changes.insert(key in HIDING, guarded.change)
+        if changes:
+            self._order.next_change = in_turn(changes)
         return self._reads.take(head, frame) if key == ApiKey.FETCH else self._take_other(head, frame)
 
     def _note_refused(self, head: RequestHead, names: Collection[str]) -> None:
@@ -413,13 +436,13 @@ class Session:
         """Answer a request of a login."""
         request = decode_request(frame, self._decodable(head, frame))
         if self._login.relays(head, request):
-            answer = yield from self._client.ask_target([frame], head.correlation_id)
-            self._fill(slot, self._login.relayed(head, answer))
-            return
-        judged = yield from self._login.answer(head, request)
-        self._fill(slot, judged.frame)
-        if judged.failure:
-            self._client.close(f"{head.client_id or 'a client'}: {judged.failure}")
+            relayed = self._login.as_relayed(head, frame)
+            answer = self._login.relayed(head, (yield from self._client.ask_target([relayed], head.correlation_id)))
+        else:
+            answer = yield from self._login.answer(head, request)
+        self._fill(slot, answer.frame)
+        if answer.failure:
+            self._client.close(f"{head.client_id or 'a client'}: {answer.failure}")
 
     def _alone(self) -> bool:
         """Return whether everything before the first request is answered; if not, the first request waits for that."""

@@ -20,6 +20,7 @@
     read_ahead           fetches that are sent before the client asks
     sequencer            answers in the order of their requests
     limits               connections, memory and idle time per router
+    kept_out             clients with a request that the router does not take
     fallback_routers     other routers that a client can fall back to
     client_handoff       how clients leave a router after `link finish`
 """

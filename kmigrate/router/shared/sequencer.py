@@ -8,13 +8,26 @@ while nothing else leaves. Such a slot is filled with None at the end of the ans
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Sequencer", "Slot"]
+__all__ = ["Change", "Sequencer", "Slot", "in_turn"]
 
 Buffer = bytes | bytearray | memoryview
 Change = Callable[[bytearray], Buffer]
+"""Function that changes a whole answer."""
+
+
+def in_turn(changes: Sequence[Change]) -> Change:
+    """Return the change that makes these changes one after the other."""
+
+    def changed(answer: bytearray) -> Buffer:
+        out: Buffer = answer
+        for change in changes:
+            out = change(out if isinstance(out, bytearray) else bytearray(out))
+        return out
+
+    return changed
 
 
 @dataclass(slots=True, eq=False)

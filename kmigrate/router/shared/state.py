@@ -25,6 +25,7 @@ from kmigrate.router.shared.fallback_routers import FallbackRouters
 from kmigrate.router.shared.followers import Followers
 from kmigrate.router.shared.forwards import InFlightForwards
 from kmigrate.router.shared.gate import FirstWriteGate
+from kmigrate.router.shared.kept_out import KeptOutClients
 from kmigrate.router.shared.limits import Limits
 from kmigrate.router.shared.missing_credentials import MissingCredentials
 from kmigrate.router.shared.open_transactions import OpenTransaction, SourceTransactions, TargetTransactions
@@ -294,6 +295,7 @@ class SharedState:
     """Ids of kmigrate's own topics at the target, which no client may name."""
     own_refused: Counter[int] = field(default_factory=Counter)
     """Requests of clients that named kmigrate's own topics and were refused, by API key."""
+    kept_out: KeptOutClients = field(default_factory=KeptOutClients)
     log_problem: str = ""
     """Reason why the state log cannot be read, '' while it can; meanwhile the last routing table stays in use."""
     closing: bool = False

@@ -9,6 +9,7 @@ Hot messages (Produce, Fetch, Metadata) are walked by hand and changed in place;
     topic_ids       topic ids of each cluster
     addresses       node ids and addresses in responses, and node ids in requests
     metadata        the topics of a Metadata response
+    old_metadata    Metadata requests before version 4
     config_resources  configuration resources: brokers that are named by node id, values of mirrored topics
     own_topics      kmigrate's own topics, hidden from clients
     produce         Produce requests and responses

@@ -9,10 +9,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import ApiKey
 
-__all__ = ["APIS", "OFFERED", "Api", "Treatment", "check_offered", "treated"]
+__all__ = ["APIS", "OFFERED", "Api", "Treatment", "is_offered", "treated"]
 
 
 class Treatment(Enum):
@@ -73,7 +72,7 @@ def _hidden(reason: str) -> Api:
 
 _BY_ID = "10 names topics by id"
 _PRODUCE_CAP = "12 belongs to transaction version 2, 13 names topics by id"
-_METADATA_CAP = "below 4 a request cannot say that no topic shall be created"
+_OLD_METADATA = "0 to 3 are asked in version 4, so that no topic is created where a source has the topic"
 _ADD_PARTITIONS_CAP = "4 is between brokers, 5 belongs to transaction version 2"
 _EXISTS = "the refusal says that the topic exists; a topic that only a source has is refused until it is mirrored"
 _OWN_VALUES = "a mirrored topic's own values are told as on its source"
@@ -101,9 +100,9 @@ APIS: dict[int, Api] = {
     ApiKey.FETCH: Api((4, 18), Treatment.FETCH, topics=_READ_TOPICS, results="responses", node_fields=_FETCH_NODES),
     ApiKey.LIST_OFFSETS: Api((1, 11), Treatment.LIST_OFFSETS, topics=_TOPICS, results="topics"),
     ApiKey.METADATA: Api(
-        (4, 13),
+        (0, 13),
         Treatment.REWRITE,
-        cap=_METADATA_CAP,
+        cap=_OLD_METADATA,
         topics=_TOPICS,
         results="topics",
         lists_topics=True,
@@ -121,7 +120,7 @@ APIS: dict[int, Api] = {
         (0, 5), Treatment.ONE_BROKER, "groups that follow are told as their source has them, by one broker"
     ),
     ApiKey.SASL_HANDSHAKE: Api(
-        (0, 1), Treatment.SASL, cap="0 is listed, because some clients look for it, and refused when it comes"
+        (0, 1), Treatment.SASL, cap="after 0 the client's SASL messages have no headers; the target is asked in 1"
     ),
     ApiKey.API_VERSIONS: Api((0, 4), Treatment.API_VERSIONS),
     ApiKey.CREATE_TOPICS: Api(
@@ -219,8 +218,7 @@ def treated(*treatments: Treatment) -> frozenset[int]:
     return frozenset(key for key, api in APIS.items() if api.treatment in treatments)
 
 
-def check_offered(api_key: int, version: int) -> None:
-    """Refuse an API or version that was never offered: closing the connection beats guessing an unknown shape."""
+def is_offered(api_key: int, version: int) -> bool:
+    """Return whether clients may send an API in this version."""
     api = OFFERED.get(api_key)
-    if api is None or not api.versions[0] <= version <= api.versions[1]:
-        raise ProtocolViolation("not-offered", f"a client sent api {api_key} version {version}, which is not offered")
+    return api is not None and api.versions[0] <= version <= api.versions[1]

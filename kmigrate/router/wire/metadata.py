@@ -22,6 +22,7 @@ from kmigrate.router.wire.node_ids import AddressBook
 
 __all__ = ["put_topics", "show_topics"]
 
+_LOWEST = 4
 _WITH_OFFLINE, _WITH_EPOCH, _WITH_OPERATIONS, _FLEXIBLE, _WITH_ID, _WITH_ERROR = 5, 7, 8, 9, 10, 13
 _WITHOUT_THE_CLUSTERS = 11
 """First version without the operations allowed on the cluster; the operations on topics stayed."""
@@ -43,8 +44,10 @@ def show_topics(
 ) -> tuple[bytearray, bytes] | None:
     """Return an answer without its topics, and the topics as the client may see them; None where kio must read.
 
-    Topics that are `hidden` have no leader and no partitions yet. The lowest version that clients may use is 4.
+    Topics that are `hidden` have no leader and no partitions yet. No answer has a version below 4 (`old_metadata`).
     """
+    if version < _LOWEST:
+        return None
     try:
         begin = _Walk(bytes(frame), version, book.offset).brokers(response_body_offset(frame, version >= _FLEXIBLE))
         show = _shown if len(frame) < _GREAT else _shown_again

@@ -2,11 +2,15 @@
 
 The driver runs as a file, with kafka-python on its path. kafka-python needs a library each for lz4 and snappy. cramjam,
 which is installed already, takes the place of both, and kafka-python itself stays as published.
+
+The driver runs kafka-python 3 and 2.0.2. Version 2.0.2 has no idempotence, isolation level and leader epochs, and finds
+out by old requests what the broker speaks. The six of its own is too old for Python 3.12, so a newer six replaces it.
 """
 
 from __future__ import annotations
 
 import base64
+import importlib.util
 import os
 import queue
 import sys
@@ -27,10 +31,22 @@ def _stand_in(name: str, **functions: Any) -> ModuleType:
 _stand_in("lz4", frame=_stand_in("lz4.frame", decompress=lambda data: bytes(cramjam.lz4.decompress(data))))
 _stand_in("snappy", decompress=lambda data: bytes(cramjam.snappy.decompress_raw(data)))
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition  # noqa: E402
+if importlib.util.find_spec("six") is not None:
+    import six
+
+    sys.modules |= {"kafka.vendor.six": six, "kafka.vendor.six.moves": six.moves}
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, __version__  # noqa: E402
 from kafka.coordinator.assignors.range import RangePartitionAssignor  # noqa: E402
 from kafka.errors import KafkaError  # noqa: E402
+from kafka.structs import OffsetAndMetadata, TopicPartition  # noqa: E402
 
+_OLD = __version__.startswith("2.")
+_SENDING: dict[str, Any] = (
+    {"retries": 1_000, "max_in_flight_requests_per_connection": 1} if _OLD else {"enable_idempotence": True}
+)
+_READING: dict[str, Any] = {"metadata_max_age_ms": 3_000} if _OLD else {"isolation_level": "read_committed"}
+_NO_EPOCH: tuple[int, ...] = () if _OLD else (-1,)
 _LAST_SECONDS = 30.0
 _LINES: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
@@ -76,7 +92,7 @@ def end_soon() -> None:
 
 def produce(bootstrap: str, client: str, topic: str) -> None:
     producer = KafkaProducer(
-        bootstrap_servers=bootstrap.split(","), client_id=client, acks="all", enable_idempotence=True, linger_ms=5
+        bootstrap_servers=bootstrap.split(","), client_id=client, acks="all", linger_ms=5, **_SENDING
     )
     say("open", len(producer.partitions_for(topic)))
     for line in sys.stdin:
@@ -114,13 +130,13 @@ class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
             group_id=group,
             enable_auto_commit=False,
             auto_offset_reset=settings.get("auto.offset.reset", "earliest"),
-            isolation_level="read_committed",
             partition_assignment_strategy=[RangePartitionAssignor],
             session_timeout_ms=10_000,
             heartbeat_interval_ms=1_000,
             fetch_min_bytes=16_384,
             fetch_max_wait_ms=50,
             max_poll_records=1000,
+            **_READING,
         )
 
     def run(self) -> None:
@@ -158,7 +174,7 @@ class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
             return
         positions = {}
         for topic, partition, after in (position.split(":") for position in listed.split(",")):
-            positions[TopicPartition(topic, int(partition))] = OffsetAndMetadata(int(after), "", -1)
+            positions[TopicPartition(topic, int(partition))] = OffsetAndMetadata(int(after), "", *_NO_EPOCH)
         try:
             self._consumer.commit(positions)
         except KafkaError as error:

@@ -279,6 +279,7 @@ class Snapshot:
             "more_clients": report.more_clients if report else -1,
             "connections": report.connections if report else -1,
             "limits": asdict(report.limits) if report and report.limits else None,
+            "kept_out": [asdict(client) for client in report.kept_out] if report else [],
         }
 
 
@@ -340,7 +341,8 @@ def _warnings(
         for key, why in each.waits.items()
         if key.startswith(DUTY)
     ]
-    return tuple(filter(None, (*strays, *unread, *failed)))
+    kept_out = [f"router {r.name}: {client.text}" for r in routers for client in r.kept_out]
+    return tuple(filter(None, (*strays, *unread, *failed, *kept_out)))
 
 
 class _Bounds(NamedTuple):

@@ -94,7 +94,7 @@ def test_the_router_tells_by_itself_what_the_target_speaks_before_a_login(access
     frame, kind = talk.edge.replies[-1], entity(VERSIONS, version, "response")
     answer: Any = decode_body(kind, frame, 8)
     told = {int(key.api_key): (int(key.min_version), int(key.max_version)) for key in answer.api_keys}
-    assert told == {0: (3, 11), ApiKey.METADATA: (4, 10), HANDSHAKE: (0, 1)}
+    assert told == {0: (3, 11), ApiKey.METADATA: (0, 10), HANDSHAKE: (0, 1)}
     assert not getattr(answer, "finalized_features", ())
     assert talk.edge.sent == []
 
@@ -197,7 +197,7 @@ def test_a_renewal_begins_when_what_came_before_it_is_answered() -> None:
     [
         (1, "GSSAPI", 33, "Kerberos: its tickets are for a broker's host name"),
         (1, "AWS_MSK_IAM", 33, "not offered"),
-        (0, "PLAIN", 35, "SaslHandshake version 0"),
+        (0, "AWS_MSK_IAM", 33, "not offered"),
     ],
 )
 def test_what_no_router_can_follow_is_refused_with_what_it_offers(
@@ -210,6 +210,94 @@ def test_what_no_router_can_follow_is_refused_with_what_it_offers(
     assert sentence in talk.edge.closed[0]
     assert talk.edge.sent == []
     assert dict(talk.shared.failed_logins) == {"PLAIN" if mechanism == "PLAIN" else "other": 1}
+
+
+def _without_header(talk: Talk, message: bytes) -> None:
+    talk.session.frame(bytearray(len(message).to_bytes(4, "big") + message))
+
+
+@pytest.mark.parametrize(("mechanism", "version"), [("PLAIN", 0), ("SCRAM-SHA-512", 0)])
+def test_messages_without_headers_are_relayed_with_headers(mechanism: str, version: int) -> None:
+    """The client gets what a broker would send after SaslHandshake version 0: length and message alone."""
+    talk = Talk(access=PASSING)
+    talk.ask(HANDSHAKE, version, mechanism=mechanism)
+    assert peek_request(talk.edge.sent[-1].frame).version == 1
+    talk.target_answers(HANDSHAKE, 1, mechanisms=PASSING.mechanisms)
+    assert code_of(talk.answer(HANDSHAKE, version).error_code) == 0
+    steps = [(Plain("orders", "pencil").first(), b"")]
+    if mechanism != "PLAIN":
+        client = Scram(mechanism, "orders", "pencil", "N")
+        steps = [(client.first(), b"r=Nx,s=c2FsdA==,i=4096"), (b"c=biws,r=Nx,p=AAAA", b"v=AAAA")]
+    for message, said in steps:
+        assert not talk.session.logged_in
+        _without_header(talk, message)
+        head = peek_request(talk.edge.sent[-1].frame)
+        assert (head.api_key, head.version, head.client_id) == (AUTHENTICATE, 1, "c")
+        assert message in talk.edge.sent[-1].frame
+        talk.target_answers(AUTHENTICATE, 1, auth_bytes=said)
+        assert talk.edge.replies[-1] == len(said).to_bytes(4, "big") + said
+    assert talk.session.logged_in and talk.edge.identities[-1].name == "orders"
+    talk.ask(ApiKey.METADATA, 9)
+    assert talk.keys_sent[-1] == ApiKey.METADATA
+
+
+def test_a_refusal_of_a_message_without_header_ends_the_connection_without_a_word() -> None:
+    talk = Talk(access=PASSING)
+    talk.ask(HANDSHAKE, 0, mechanism="PLAIN")
+    talk.target_answers(HANDSHAKE, 1, mechanisms=PASSING.mechanisms)
+    replies = len(talk.edge.replies)
+    _without_header(talk, Plain("orders", "wrong").first())
+    talk.target_answers(AUTHENTICATE, 1, error_code=58, error_message="no")
+    assert (len(talk.edge.replies), talk.session.logged_in) == (replies, False)
+    assert talk.edge.closed == ["c: its login was refused"]
+
+
+def test_a_session_that_the_target_bounds_ends_for_a_client_that_cannot_renew_its_session() -> None:
+    """A broker ends such a client's session, too (KIP-368)."""
+    talk = Talk(access=PASSING)
+    talk.ask(HANDSHAKE, 0, mechanism="PLAIN")
+    talk.target_answers(HANDSHAKE, 1, mechanisms=PASSING.mechanisms)
+    _without_header(talk, Plain("orders", "pencil").first())
+    talk.target_answers(AUTHENTICATE, 1, session_lifetime=dt.timedelta(seconds=10))
+    talk.edge.clock = 11.0
+    with pytest.raises(ProtocolViolation, match="did not renew"):
+        talk.ask(ApiKey.METADATA, 9)
+
+
+@pytest.mark.parametrize("access", [PASSING, MAPPED])
+def test_a_session_is_not_renewed_by_messages_without_headers(access: ListenerAccess) -> None:
+    if access is PASSING:
+        talk = Talk(access=access)
+        talk.relay("PLAIN", (Plain("orders", "pencil").first(), b""))
+    else:
+        talk = mapped("PLAIN", Plain("orders", "pencil").first())
+        talk.edge.logins[0][1]("")
+    talk.ask(HANDSHAKE, 0, mechanism="PLAIN")
+    assert code_of(talk.answer(HANDSHAKE, 0).error_code) == 34
+    assert "renewed by SaslHandshake version 1" in talk.edge.closed[0]
+
+
+def test_a_mapped_client_may_log_in_by_messages_without_headers() -> None:
+    talk = Talk(access=MAPPED)
+    talk.ask(HANDSHAKE, 0, mechanism="SCRAM-SHA-256")
+    client = Scram("SCRAM-SHA-256", "orders", "pencil", "N")
+    _without_header(talk, client.first())
+    proof = client.step(bytes(talk.edge.replies[-1][4:]))
+    assert proof is not None
+    _without_header(talk, proof)
+    talk.edge.logins[0][1]("")
+    assert client.step(bytes(talk.edge.replies[-1][4:])) is None
+    assert talk.session.logged_in
+    talk.ask(ApiKey.METADATA, 9)
+    assert talk.keys_sent == [ApiKey.METADATA]
+
+    talk = Talk(access=MAPPED)
+    talk.ask(HANDSHAKE, 0, mechanism="PLAIN")
+    _without_header(talk, Plain("orders", "wrong").first())
+    talk.edge.clock += 0.1
+    talk.session.advance()
+    assert len(talk.edge.replies) == 1, "the handshake's answer alone"
+    assert talk.edge.closed
 
 
 def test_a_listener_without_logins_says_so_as_a_broker_does() -> None:
