@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kmigrate.protocol.api import ApiKey
 
-__all__ = ["APIS", "OFFERED", "Api", "Treatment", "is_offered", "treated"]
+__all__ = ["APIS", "DROPPED", "OFFERED", "Api", "Treatment", "is_offered", "treated"]
 
 
 class Treatment(Enum):
@@ -69,6 +69,9 @@ class Api(NamedTuple):
 def _hidden(reason: str) -> Api:
     return Api((0, -1), Treatment.HIDDEN, reason)
 
+
+DROPPED = "no cluster of Kafka 4 takes the old versions (KIP-896)"
+"""Reason why versions below a row's lowest are not offered, which only clusters before Kafka 4.0 take."""
 
 _BY_ID = "10 names topics by id"
 _PRODUCE_CAP = "12 belongs to transaction version 2, 13 names topics by id"

@@ -10,6 +10,7 @@ out by old requests what the broker speaks. The six of its own is too old for Py
 from __future__ import annotations
 
 import base64
+import importlib
 import importlib.util
 import os
 import queue
@@ -32,8 +33,7 @@ _stand_in("lz4", frame=_stand_in("lz4.frame", decompress=lambda data: bytes(cram
 _stand_in("snappy", decompress=lambda data: bytes(cramjam.snappy.decompress_raw(data)))
 
 if importlib.util.find_spec("six") is not None:
-    import six
-
+    six = importlib.import_module("six")
     sys.modules |= {"kafka.vendor.six": six, "kafka.vendor.six.moves": six.moves}
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, __version__  # noqa: E402

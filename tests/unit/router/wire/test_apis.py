@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.index import schema_name_map
 
-from kmigrate.cli.reference.apis import client_apis, with_table
+from kmigrate.cli.reference.apis import client_apis, not_offered, with_table
 from kmigrate.kafka_jars.jars import message_schemas
 from kmigrate.protocol.api import API_NAMES
 from kmigrate.router.wire.apis import APIS, OFFERED, Treatment
@@ -92,6 +92,20 @@ def test_fewer_versions_than_the_newest_kafka_has_are_offered_for_a_reason_only(
     for api_key, (name, versions) in client_apis(TARGET_VERSION).items():
         if api_key in OFFERED and OFFERED[api_key].versions[1] < int(versions.rpartition("-")[2]):
             assert APIS[api_key].cap, name
+
+
+@pytest.mark.parametrize("source", [SOURCE_VERSION, TARGET_VERSION])
+def test_a_version_that_both_clusters_take_is_offered_or_left_out_for_a_reason(source: str) -> None:
+    """With a target of Kafka 4, no old version is left out."""
+    for api_key, versions in not_offered(source, TARGET_VERSION).items():
+        assert APIS[api_key].cap, API_NAMES[api_key]
+        assert min(versions) > OFFERED[api_key].versions[1], API_NAMES[api_key]
+
+
+def test_old_versions_are_left_out_only_where_kafka_4_dropped_them() -> None:
+    for api_key, versions in not_offered(SOURCE_VERSION, SOURCE_VERSION).items():
+        lowest = int(client_apis(TARGET_VERSION)[api_key][1].partition("-")[0])
+        assert all(version < lowest or version > OFFERED[api_key].versions[1] for version in versions)
 
 
 def test_the_table_of_apis_is_current() -> None:
