@@ -31,6 +31,7 @@ __all__ = [
     "RefusedMember",
     "RouterLimits",
     "RouterPresence",
+    "ServedApi",
     "Upkept",
     "Withheld",
     "mirror_key",
@@ -293,6 +294,22 @@ class EndedClients:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedApi:
+    """A router's answers to the requests of one API in the last 30 to 60 s."""
+
+    api: str
+    answers: int
+    slowest_s: float
+    """Bound that 99 % of the answers did not exceed, from the request's arrival; −1: more than 30 s."""
+    held: int
+    """Number of requests that had to wait before the router carried them out."""
+    held_s: float
+    """Seconds for which these requests waited, together."""
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Errors by Kafka's name; of Produce and Fetch, partitions with the error."""
+
+
+@dataclass(frozen=True, slots=True)
 class RouterLimits:
     """A router's limits, and how much of them its clients use; an upper bound of 0 means no limit."""
 
@@ -357,6 +374,8 @@ class RouterPresence:
     """Members that the target refuses, by group; the first few of each group."""
     kept_out: tuple[KeptOutClient, ...] = ()
     """Clients that this router has kept out lately; the first few of many."""
+    served: tuple[ServedApi, ...] = ()
+    """Answers of the last 30 to 60 s by API: APIs with errors or held requests, then the busiest."""
 
     without_credential: tuple[ClientWithoutCredential, ...] = ()
     """Clients as whom this router cannot log in to a source; the first few of many."""

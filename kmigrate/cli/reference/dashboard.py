@@ -160,6 +160,26 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "reqps",
         ),
         Panel(
+            "Slowest answers (p99)",
+            {
+                "{{api}}": "histogram_quantile(0.99, sum by (api, le) "
+                f"(rate(kmigrate_router_answer_seconds_bucket{{{_ROUTER}}}[$__rate_interval])))"
+            },
+            "s",
+        ),
+        Panel(
+            "Errors that clients got",
+            {
+                "{{api}}: {{error}}": "sum by (api, error) "
+                f"(rate(kmigrate_router_errors_total{{{_ROUTER}}}[$__rate_interval]))"
+            },
+        ),
+        Panel(
+            "Time for which requests were held",
+            {"{{api}}": f"sum by (api) (rate(kmigrate_router_held_seconds_total{{{_ROUTER}}}[$__rate_interval]))"},
+            "s",
+        ),
+        Panel(
             "Writes to the source",
             {"{{router}}": f"rate(kmigrate_router_forwarded_bytes_total{{{_ROUTER}}}[$__rate_interval])"},
             "Bps",

@@ -12,7 +12,7 @@ from kmigrate.cli.commands.plan import TopicForecast
 from kmigrate.mirror.bulk.ranges import CopyRange
 from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.patterns import NamePattern
-from kmigrate.model.presences import ConnectedClient, KeptOutClient, RouterLimits
+from kmigrate.model.presences import ConnectedClient, KeptOutClient, RouterLimits, ServedApi
 from kmigrate.model.records import ClusterRef, GroupRecord, RouterRecord, TopicRecord
 from kmigrate.parity.report import PartitionRow, TimeStep, TopicRow
 from kmigrate.report.migration import Millis, ParitySummary
@@ -504,6 +504,8 @@ class RouterSnapshot(TypedDict):
     """all connections, -1 if the router is silent"""
     limits: RouterLimits | None
     """null if the router is silent"""
+    served: list[ServedApi]
+    """answers of the last 30 to 60 s by API: APIs with errors or held requests, then the busiest; empty if silent"""
     kept_out: list[KeptOutClient]
     """clients that the router disconnects for a request that the router does not take"""
 

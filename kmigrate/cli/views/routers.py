@@ -12,7 +12,7 @@ from kmigrate.model.amounts import bytes_text
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.workflow.base.bootstraps import Bootstrap, Leads
 
-__all__ = ["clients_table", "ending", "limits_line"]
+__all__ = ["clients_table", "ending", "limits_line", "served_line"]
 
 _NEAR = 0.8
 """The part of a limit from which on a warning is shown."""
@@ -36,6 +36,21 @@ def limits_line(router: RouterPresence) -> Text:
     ]
     line = Text.assemble((f"router {router.name}: ", "dim"))
     return line.append(Text("; ", style="dim").join(Text(text, style=style) for text, style in parts))
+
+
+def served_line(router: RouterPresence) -> Text | None:
+    """Return the errors that the router's clients got lately, and the requests that were held; None without any."""
+    parts: list[Text] = []
+    for api in router.served:
+        named = ", ".join(f"{name} × {count:,}" for name, count in sorted(api.errors.items()))
+        if named:
+            parts.append(Text(f"{api.api} of {api.answers:,}: {named}", style="yellow"))
+        if api.held:
+            parts.append(Text(f"{api.held:,} {api.api} held, {api.held_s:,.1f} s together", style="dim"))
+    if not parts:
+        return None
+    line = Text(f"router {router.name}, errors and waits of its clients in the last minute: ", style="dim")
+    return line.append(Text("; ", style="dim").join(parts))
 
 
 def _kept(now: int, most: int) -> str:

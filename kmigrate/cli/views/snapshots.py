@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 
 from kmigrate.cli.base.words import Text, below
 from kmigrate.cli.views.lags import disk_text, lag_text
-from kmigrate.cli.views.routers import limits_line
+from kmigrate.cli.views.routers import limits_line, served_line
 from kmigrate.cli.views.tables import NO_LINK, figure, full_width, phase_text, table
 from kmigrate.model.amounts import time_text
 from kmigrate.model.lag import Lag
@@ -43,7 +43,8 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
 def overview(shot: Snapshot) -> list[RenderableType]:
     """Return what stands above the tables: processes, links, and what concerns no single topic or group."""
     parts: list[RenderableType] = [_processes(shot)]
-    parts += [limits_line(router) for router in sorted(shot.connected.values(), key=lambda router: router.name)]
+    routers = sorted(shot.connected.values(), key=lambda router: router.name)
+    parts += [line for router in routers for line in (limits_line(router), served_line(router)) if line is not None]
     parts += [Text(f"! {warning}", style="yellow") for warning in shot.warnings]
     parts += [_without_credential(each) for each in shot.without_credential if not each.groups]
     for link in shot.links:

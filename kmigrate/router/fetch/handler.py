@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.frames import RequestHead, TakePiece, set_correlation_id, take_all
 from kmigrate.router.fetch.out_of_range import OutOfRangeReads
 from kmigrate.router.shared.read_ahead import LARGE, MOST_BYTES, Ahead, Pass, ReadAhead
@@ -136,9 +137,10 @@ class FetchHandler:
         self._client.to_target([sent], head.correlation_id, answered, begins)
 
     def _passing(self, slot: Slot, head: RequestHead, *, followed: bool) -> TakePiece:
-        take: TakePiece = take_all
+        shown = None
         if not self._context.knows_brokers:
-            take = PassingFetch(head.version, self._shared.book, self._beyond.comes_again).take
+            shown = PassingFetch(head.version, self._shared.book, self._beyond.comes_again)
+        take: TakePiece = take_all if shown is None else shown.take
         begun = False
 
         def passes(piece: memoryview, left: int) -> int:
@@ -152,6 +154,8 @@ class FetchHandler:
                 self._order.begin(slot)
                 self._client.reply([piece[:taken]])
             if taken == left:
+                if shown is not None and shown.errors:
+                    self._shared.served.failed(ApiKey.FETCH, shown.errors)
                 self._fill(slot, None)
                 self._beyond.when_settled(lambda: self._is_over() if followed else None)
             return taken
@@ -177,6 +181,8 @@ class FetchHandler:
 
     def _tell(self, slot: Slot, head: RequestHead, answer: bytearray, then: Callable[[], None]) -> None:
         shown = self._shown(answer, head)
+        if shown.errors:
+            self._shared.served.failed(ApiKey.FETCH, shown.errors)
 
         def settled() -> None:
             self._fill(slot, shown.frame)

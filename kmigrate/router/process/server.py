@@ -480,6 +480,7 @@ class Router:
             waiting=shared.waiting_groups.waiting(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
             joins=shared.session_timeouts.words(shared.table.held_groups, shared.table.followed.keys(), monotonic()),
             kept_out=shared.kept_out.reported(monotonic()),
+            served=shared.served.lately(monotonic()),
             refused=shared.trials.words(shared.table.held_groups | shared.table.followed.keys(), monotonic()),
             without_credential=shared.missing_credentials.words(
                 shared.table.mirroring, shared.table.followed, monotonic()

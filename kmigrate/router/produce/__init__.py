@@ -6,5 +6,6 @@ split         a Produce request on its way in a part per destination, and its me
 fast_path     the same in one pass for a request that goes to one source leader
 in_flight     writes that source brokers have not answered
 ordering      the order of idempotent batches after a failure
+answer_errors errors in answers, counted
 own_producer  the router's own producer id, for connections that bring none
 """

@@ -13,6 +13,7 @@ from kmigrate.model.ids import is_own_topic
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.produce.answer_errors import show_answer
 from kmigrate.router.produce.decide import AdmitAlone, AnswerHere, Decision, Held, PassOn, Wait, Write, WriteDecider
 from kmigrate.router.produce.fast_path import FastForward
 from kmigrate.router.produce.own_producer import OwnProducer
@@ -21,7 +22,7 @@ from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.sequencer import Sequencer, Slot
 from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.handler import TransactionHandler
-from kmigrate.router.wire.produce import ProduceReader, ProduceRequest, without_hints
+from kmigrate.router.wire.produce import ProduceReader, ProduceRequest
 
 __all__ = ["ProduceHandler"]
 
@@ -249,7 +250,7 @@ class ProduceHandler:
         self._sent.add(slot)
 
         def answered(answer: bytearray) -> None:
-            self._written(slot, without_hints(answer, request))
+            self._written(slot, show_answer(answer, request, self._shared.served))
 
         self._client.to_target([frame], head.correlation_id, answered)
 

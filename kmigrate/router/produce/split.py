@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.produce.answer_errors import count_errors, show_answer
 from kmigrate.router.produce.decide import (
     AdmitAlone,
     AnswerHere,
@@ -32,7 +33,6 @@ from kmigrate.router.wire.produce import (
     encode_answer,
     encode_request,
     parse_answer,
-    without_hints,
 )
 
 __all__ = ["SplitWrite"]
@@ -144,7 +144,7 @@ class SplitWrite:
 
     def _target(self, sent: _ToTarget, frame: bytearray) -> None:
         if sent.whole and not sent.admitted:
-            self._reply(without_hints(frame, self._request))
+            self._reply(show_answer(frame, self._request, self._shared.served))
             return
         answers, throttle, hints = parse_answer(frame, self._request.version)
         errors = {(answer.topic, answer.partition): answer.error for answer in answers}
@@ -154,7 +154,7 @@ class SplitWrite:
             if error is not None:
                 self._decider.admitted(write, error)
         if sent.whole and not hints:
-            self._reply(frame)
+            self._reply_whole(frame, answers)
         else:
             self._take(answers, throttle)
         self._shared.gate.look_again(write.key for write in sent.admitted)
@@ -224,7 +224,7 @@ class SplitWrite:
                 lambda known: self._take(self._believed(shown, doubtful, known), throttle)
             )
         elif part.whole and not hints and shown == answers:
-            self._reply(frame)
+            self._reply_whole(frame, answers)
         else:
             self._take(shown, throttle)
 
@@ -256,6 +256,10 @@ class SplitWrite:
 
     # merging
 
+    def _reply_whole(self, frame: Buffer, answers: Iterable[PartitionAnswer]) -> None:
+        count_errors(answers, self._shared.served)
+        self._reply(frame)
+
     def _take(self, answers: Iterable[PartitionAnswer], throttle: int) -> None:
         for answer in answers:
             self._put(answer)
@@ -276,6 +280,7 @@ class SplitWrite:
                 self._client.close("a broker left out a partition in its Produce answer")
                 return
             answers.append(answer)
+        count_errors(answers, self._shared.served)
         frame = encode_answer(
             answers,
             version=self._request.version,

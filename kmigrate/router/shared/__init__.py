@@ -14,6 +14,7 @@
     session_timeouts     the session timeouts that members ask for
     missing_credentials  clients as whom the router cannot log in to a source
     trial_results        results of trial joins, and members that the target refuses
+    served               latencies, held time and errors of the answers to clients
     share_members        members of share groups
     aligning_partitions  partitions that no client may read while the mirror writes fillers
     time_lookups         look-ups by time in mirrored logs

@@ -58,11 +58,14 @@ def _title(name: str) -> str:
 class KeptOutClients:
     """The clients that one router has kept out lately."""
 
+    requests: int = 0
+    """Number of refused requests."""
     _last: dict[KeptOutClient, float] = field(default_factory=dict)
     """Time of each client's last refused request."""
 
     def note(self, client: KeptOutClient, now: float) -> bool:
         """Note a refused request; return whether the client is new here and has to be logged."""
+        self.requests += 1
         is_new = client not in self._last
         if is_new and len(self._last) >= _MOST_KEPT:
             self._forget(now)

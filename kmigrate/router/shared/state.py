@@ -31,6 +31,7 @@ from kmigrate.router.shared.missing_credentials import MissingCredentials
 from kmigrate.router.shared.open_transactions import OpenTransaction, SourceTransactions, TargetTransactions
 from kmigrate.router.shared.pending_positions import PendingPositions
 from kmigrate.router.shared.read_ahead import Room
+from kmigrate.router.shared.served import ServedRequests
 from kmigrate.router.shared.session_timeouts import SessionTimeouts
 from kmigrate.router.shared.share_members import ShareMembers
 from kmigrate.router.shared.time_lookups import Found
@@ -295,6 +296,7 @@ class SharedState:
     """Ids of kmigrate's own topics at the target, which no client may name."""
     own_refused: Counter[int] = field(default_factory=Counter)
     """Requests of clients that named kmigrate's own topics and were refused, by API key."""
+    served: ServedRequests = field(default_factory=ServedRequests)
     kept_out: KeptOutClients = field(default_factory=KeptOutClients)
     log_problem: str = ""
     """Reason why the state log cannot be read, '' while it can; meanwhile the last routing table stays in use."""

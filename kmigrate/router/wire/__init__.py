@@ -4,6 +4,7 @@ Hot messages (Produce, Fetch, Metadata) are walked by hand and changed in place;
 
     apis            the table of APIs: versions and treatment
     api_versions    ApiVersions answers
+    answer_errors   error codes in answers
     refusals        elements of answers that refuse elements of requests
     node_ids        target brokers as clients see them
     topic_ids       topic ids of each cluster

@@ -10,7 +10,7 @@ fields that no client knows. The walk steps over fields without `protocol.reader
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
@@ -52,6 +52,8 @@ class ShownFetch(NamedTuple):
     frame: Buffer
     """The frame that arrived, patched in place; a new frame only where endpoints change."""
     has_records: bool
+    errors: Sequence[int] = ()
+    """Error codes of the answer, those of partitions included."""
 
 
 def rewrite_fetch(
@@ -62,13 +64,13 @@ def rewrite_fetch(
     at = walk.over(frame, 0)
     walk.check_end(at, len(frame))
     if version < _FLEXIBLE:
-        return ShownFetch(frame, walk.has_records)
+        return ShownFetch(frame, walk.has_records, walk.errors)
     known = _endpoints(frame, at, book)
     if known is None:
-        return ShownFetch(frame, walk.has_records)
+        return ShownFetch(frame, walk.has_records, walk.errors)
     out = frame[:at] + (b"\1" + _endpoints_field(known) if known else b"\0")
     SIZE.pack_into(out, 0, len(out) - SIZE.size)
-    return ShownFetch(out, walk.has_records)
+    return ShownFetch(out, walk.has_records, walk.errors)
 
 
 class PassingFetch:
@@ -79,6 +81,11 @@ class PassingFetch:
         self._walk = _Walk(version, book, comes_again)
         self._records = 0
         """Number of bytes of records that are still to arrive."""
+
+    @property
+    def errors(self) -> Sequence[int]:
+        """Error codes of the answer, those of partitions included, as far as the answer has passed."""
+        return self._walk.errors
 
     def take(self, come: memoryview, left: int) -> int:
         """Return how many bytes may pass, changed in place; the caller brings the rest again, with more bytes behind.
@@ -110,7 +117,8 @@ class _Walk:
         self._flexible = version >= _FLEXIBLE
         self._topic_ids = version >= _TOPIC_IDS
         self._prefers_replicas = version >= _PREFERS_REPLICAS
-        self._before_topics = 4 + (2 + 4) * (version >= _SESSIONS)
+        self._sessions = version >= _SESSIONS
+        self._before_topics = 4 + (2 + 4) * self._sessions
         """Size of throttle time, error and session id."""
         self._before_aborted = 4 + 2 + 8 + 8 + 8 * (version >= _LOG_STARTS)
         """Size of index, error, high watermark, last stable offset and log start."""
@@ -124,6 +132,7 @@ class _Walk:
         self._missed: Exception | None = None
         self.has_records = False
         """True once records of any partition have arrived."""
+        self.errors: list[int] = []
 
     def over(self, frame: _Writable, at: int) -> int:
         """Go on from `at`, and return the offset reached, which lies beyond the arrived bytes where records follow."""
@@ -144,8 +153,10 @@ class _Walk:
         at += SIZE.size + 4  # and the correlation id
         if self._flexible:
             at = skip_tags(frame, at)
-        at += self._before_topics
+        error, at = at + 4, at + self._before_topics
         self._topics, at = read_length(frame, at, self._flexible)
+        if self._sessions and (frame[error + 1] or frame[error]):
+            self.errors.append(I16.unpack_from(frame, error)[0])
         self._next()
         return at
 
@@ -182,8 +193,8 @@ class _Walk:
         if self._prefers_replicas:
             self._show(frame, replica)
         self.has_records |= bool(records)
-        if frame[start + 5] == Code.OFFSET_OUT_OF_RANGE and not frame[start + 4]:
-            self._out_of_range(frame, start)
+        if frame[start + 5] or frame[start + 4]:
+            self._error(frame, start)
         self._parts -= 1
         if self._flexible:
             self._step = self._partition_tags
@@ -219,10 +230,13 @@ class _Walk:
             self._step = self._topic_tags
         return at
 
-    def _out_of_range(self, frame: _Writable, at: int) -> None:
-        (partition,) = I32.unpack_from(frame, at)
-        if self._comes_again(self._name, partition):
-            I16.pack_into(frame, at + 4, Code.NOT_LEADER_OR_FOLLOWER)
+    def _error(self, frame: _Writable, at: int) -> None:
+        """Note a partition's error; an out-of-range reader may be told to ask again."""
+        (partition,), (code,) = I32.unpack_from(frame, at), I16.unpack_from(frame, at + 4)
+        if code == Code.OFFSET_OUT_OF_RANGE and self._comes_again(self._name, partition):
+            code = int(Code.NOT_LEADER_OR_FOLLOWER)
+            I16.pack_into(frame, at + 4, code)
+        self.errors.append(code)
 
     def _show(self, frame: _Writable, at: int) -> None:
         (node,) = I32.unpack_from(frame, at)

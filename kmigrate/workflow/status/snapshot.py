@@ -279,6 +279,7 @@ class Snapshot:
             "more_clients": report.more_clients if report else -1,
             "connections": report.connections if report else -1,
             "limits": asdict(report.limits) if report and report.limits else None,
+            "served": [asdict(api) for api in report.served] if report else [],
             "kept_out": [asdict(client) for client in report.kept_out] if report else [],
         }
 

@@ -28,6 +28,7 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     stage.shared.failed_logins["PLAIN"] += 2
     stage.shared.certificate_expires_at = lambda: 2_000_000_000.0
     stage.shared.missing_credentials.refused(ClientWithoutCredential("orders", "c", "h", "l", "old", writes=True), 0.0)
+    stage.shared.served.failed(1, [6, 6])
 
     held = parse(text(registry))
     assert held.value("kmigrate_router_waiting_connections") == 1
@@ -50,5 +51,9 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     name = stage.shared.settings.name
     assert told.value("kmigrate_router_connections", router=name) == 4
     assert told.value("kmigrate_router_waiting_connections", router=name) == 0
+    assert told.value("kmigrate_router_errors_total", api="fetch", error="NOT_LEADER_OR_FOLLOWER") == 2
+    assert told.value("kmigrate_router_held_requests_total", api="produce") == 1
+    assert told.value("kmigrate_router_held_seconds_total", api="produce") == 0.075
+    assert told.value("kmigrate_router_kept_out_requests_total", router=name) == 0
     assert told.value("kmigrate_router_hold_seconds", link="l", topic="orders", partition="2") == 0.075
     assert told.value("kmigrate_router_table_epoch", router=name, target="target-id") == stage.shared.table.epoch

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from kmigrate.cli.views.routers import limits_line
+from kmigrate.cli.views.routers import limits_line, served_line
 from kmigrate.cli.views.snapshots import snapshot_view
-from kmigrate.model.presences import EndedClients, RouterLimits, RouterPresence
+from kmigrate.model.presences import EndedClients, KeptOutClient, RouterLimits, RouterPresence, ServedApi
 from kmigrate.model.records import RouterRecord
 from kmigrate.workflow.status.snapshot import Snapshot
 from tests.unit.cli.views.test_leaving_view import _text
@@ -48,6 +48,33 @@ def test_a_program_is_told_the_same() -> None:
     assert router["connections"] == 12
     assert router["limits"]["most_connections"] == 10_000
     assert (router["limits"]["buffered"], router["limits"]["most_buffered"]) == (3_000_000, 1_000_000_000)
+
+
+def test_errors_and_waits_of_clients_are_a_line_of_their_router() -> None:
+    assert served_line(replace(WORD, served=(ServedApi("fetch", 9_000, 0.5, 0, 0.0),))) is None
+    served = (
+        ServedApi("produce", 1_200, 0.01, 34, 61.5, {"NOT_LEADER_OR_FOLLOWER": 2, "INVALID_RECORD": 1}),
+        ServedApi("fetch", 9_000, 0.5, 0, 0.0),
+    )
+    line = served_line(replace(WORD, served=served))
+    assert line is not None
+    assert line.plain == (
+        "router edge, errors and waits of its clients in the last minute: "
+        "produce of 1,200: INVALID_RECORD × 1, NOT_LEADER_OR_FOLLOWER × 2; 34 produce held, 61.5 s together"
+    )
+    assert "INVALID_RECORD × 1" in _text(snapshot_view(shot(replace(WORD, served=served))))
+    (told,) = shot(replace(WORD, served=served)).as_json()["routers"]
+    assert [(api["api"], api["errors"].get("INVALID_RECORD")) for api in told["served"]] == [
+        ("produce", 1),
+        ("fetch", None),
+    ]
+
+
+def test_a_client_that_is_kept_out_is_named_to_people_and_programs() -> None:
+    client = KeptOutClient("old", "10.0.0.7", "", "it sends Produce version 2, and the router takes 3 to 11")
+    (router,) = shot(replace(WORD, kept_out=(client,))).as_json()["routers"]
+    assert [each["why"] for each in router["kept_out"]] == [client.why]
+    assert client.text.startswith("old at 10.0.0.7 is kept out: it sends Produce version 2")
 
 
 def test_a_router_of_an_earlier_version_tells_its_connections_only() -> None:
