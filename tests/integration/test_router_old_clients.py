@@ -10,7 +10,7 @@ from kmigrate.cli.commands.probes import probe_cluster
 from kmigrate.model.presences import KeptOutClient, RouterPresence, ServedApi
 from kmigrate.model.state import State
 from kmigrate.sandbox.checker import check
-from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
+from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import KafkaCluster
@@ -27,7 +27,7 @@ _WHY = "it sends Produce version 2, and the router takes 3 to 11"
 
 def _works(running: RouterProcess, target: KafkaCluster, topic: str, folder: Path) -> None:
     """Check that kafka-python 2.0.2, which asks for metadata in version 0 and 1, writes, reads and commits."""
-    specs = [
+    specs: list[ClientSpec] = [
         ProducerSpec("p-old", "kafka-python-2", topic, 100.0, idempotent=False),
         ConsumerSpec("c-old", "kafka-python-2", f"of-{topic}", (topic,)),
     ]
