@@ -31,7 +31,7 @@ from kmigrate.router.shared.state import Buffer, ClientLink, SharedState
 from kmigrate.router.transactions.handler import TransactionHandler
 from kmigrate.router.wire.addresses import rewrite_answer, show_share_read
 from kmigrate.router.wire.aligning import cut_offsets
-from kmigrate.router.wire.answer_errors import error_codes
+from kmigrate.router.wire.answer_errors import COUNTED_ELSEWHERE, error_codes
 from kmigrate.router.wire.api_versions import answer_api_versions, filter_api_versions, unsupported_api_versions
 from kmigrate.router.wire.apis import APIS, OFFERED, Treatment, is_offered, treated
 from kmigrate.router.wire.followed import as_no_member
@@ -247,7 +247,7 @@ class Session:
     def _take(self, head: RequestHead, frame: bytearray, arrived: float) -> bool:
         """Handle the first request; return False where the request has to wait."""
         key = head.api_key
-        self._order.next_head, self._order.next_arrived = head, arrived
+        self._order.next_asked = (key, head.version, arrived)
         if key == ApiKey.PRODUCE:
             parting = self._shared.table.finished and (self.leaving or self.knows_brokers)
             return self._writes.take(head, frame, arrived, parting=parting)
@@ -402,20 +402,16 @@ class Session:
                 return
         parts = self._order.fill(slot, answer)
         self.active = self._client.now()
-        if slot.head is not None:
-            self._account(slot, slot.head, answer)
+        if slot.asked is not None:
+            key, version, arrived = slot.asked
+            self._shared.served.answered(key, self.active - arrived)
+            if key not in COUNTED_ELSEWHERE and answer is not None and (codes := error_codes(key, version, answer)):
+                self._shared.served.failed(key, codes)
         if parts and not self.gone:
             self._client.reply(parts)
         if self._waits_for_answers and not self.waits_for_answer:
             self.advance()
         self._part()
-
-    def _account(self, slot: Slot, head: RequestHead, answer: Buffer | None) -> None:
-        """Count the answer's latency and errors."""
-        served = self._shared.served
-        served.answered(head.api_key, self.active - slot.arrived)
-        if answer is not None and (codes := error_codes(head, answer)):
-            served.failed(head.api_key, codes)
 
     def _share_read(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
         is_aligning = self._shared.aligning.judge(self._shared.table.epoch)

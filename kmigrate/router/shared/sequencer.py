@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kmigrate.protocol.frames import RequestHead
-
 __all__ = ["Change", "Sequencer", "Slot", "in_turn"]
 
 Buffer = bytes | bytearray | memoryview
@@ -43,9 +41,8 @@ class Slot:
     answer: Buffer | None = None
     change: Change | None = None
     """Change of the whole answer before the answer leaves; such an answer never leaves in pieces."""
-    head: RequestHead | None = None
-    arrived: float = 0.0
-    """Time of the request's arrival."""
+    asked: tuple[int, int, float] | None = None
+    """API key and version of the request, and the time of the request's arrival."""
 
 
 @dataclass(slots=True)
@@ -54,16 +51,15 @@ class Sequencer:
 
     next_change: Change | None = None
     """The `change` of the slot that is taken next."""
-    next_head: RequestHead | None = None
-    next_arrived: float = 0.0
-    """Head and arrival of the request whose slot is taken next."""
+    next_asked: tuple[int, int, float] | None = None
+    """The `asked` of the slot that is taken next."""
 
     slots: deque[Slot] = field(default_factory=deque)
     pending_bytes: int = 0
 
     def take(self, size: int) -> Slot:
         """Take the slot of the next request, whose bytes are `size`."""
-        slot = Slot(size, False, False, None, self.next_change, self.next_head, self.next_arrived)
+        slot = Slot(size, False, False, None, self.next_change, self.next_asked)
         self.next_change = None
         self.slots.append(slot)
         self.pending_bytes += size

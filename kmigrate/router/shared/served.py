@@ -71,8 +71,9 @@ class ServedRequests:
 
     def answered(self, api_key: int, seconds: float) -> None:
         """Count an answer."""
-        api = self._apis.get(api_key)
-        if api is None:
+        try:
+            api = self._apis[api_key]
+        except KeyError:
             api = self._apis[api_key] = _Api()
         api.counts[bisect_left(BOUNDS_S, seconds)] += 1
         api.seconds += seconds

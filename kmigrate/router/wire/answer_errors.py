@@ -13,11 +13,10 @@ from functools import cache, lru_cache
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import ApiKey, decode_answer, entity
 from kmigrate.protocol.codes import code_of
-from kmigrate.protocol.frames import RequestHead
 from kmigrate.protocol.primitives import I16
 from kmigrate.router.wire.apis import is_offered
 
-__all__ = ["LONGEST_READ", "error_codes"]
+__all__ = ["COUNTED_ELSEWHERE", "LONGEST_READ", "error_codes"]
 
 LONGEST_READ = 2_048
 """Maximum bytes of an answer that is read for its errors; longer answers would cost milliseconds."""
@@ -25,18 +24,19 @@ _KEPT = 1_024
 _BODY = 8
 _SOMEWHERE = -1
 """Place of an error code that is not at the same place in every answer."""
-_COUNTED_ELSEWHERE = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+COUNTED_ELSEWHERE = frozenset({int(ApiKey.PRODUCE), int(ApiKey.FETCH)})
+"""APIs whose handlers count the errors in their answers."""
 
 
-def error_codes(head: RequestHead, frame: bytes | bytearray | memoryview) -> tuple[int, ...]:
+def error_codes(api_key: int, version: int, frame: bytes | bytearray | memoryview) -> tuple[int, ...]:
     """Return the error codes of an answer that are not 0, each as often as the answer has the code."""
-    if head.api_key in _COUNTED_ELSEWHERE or not is_offered(head.api_key, head.version):
+    if api_key in COUNTED_ELSEWHERE or not is_offered(api_key, version):
         return ()
-    at = _place(head.api_key, head.version)
+    at = _place(api_key, version)
     if at >= 0:
         (code,) = I16.unpack_from(frame, at) if len(frame) >= at + I16.size else (0,)
         return (code,) if code else ()
-    return _read(head.api_key, head.version, bytes(frame[_BODY:])) if len(frame) <= LONGEST_READ else ()
+    return _read(api_key, version, bytes(frame[_BODY:])) if len(frame) <= LONGEST_READ else ()
 
 
 @cache

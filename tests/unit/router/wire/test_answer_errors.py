@@ -10,7 +10,6 @@ import pytest
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import ApiKey, Message, blank, element_type, entity, frame_answer
 from kmigrate.protocol.codes import Code
-from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.answer_errors import LONGEST_READ, error_codes
 from kmigrate.router.wire.apis import OFFERED
 from tests.unit.router.router_fakes import Stage, batch, route
@@ -45,10 +44,10 @@ def _failed(kind: type[Message]) -> tuple[Message, int]:
 
 @pytest.mark.parametrize(("key", "version"), _all_versions())
 def test_an_answer_without_an_error_has_none_and_each_error_is_found(key: int, version: int) -> None:
-    kind, head = entity(key, version, "response"), RequestHead(key, version, 7, "c", 0)
-    assert error_codes(head, frame_answer(blank(kind), 7)) == ()
+    kind = entity(key, version, "response")
+    assert error_codes(key, version, frame_answer(blank(kind), 7)) == ()
     answer, count = _failed(kind)
-    found = error_codes(head, bytearray(frame_answer(answer, 7)))
+    found = error_codes(key, version, bytearray(frame_answer(answer, 7)))
     if key in (ApiKey.PRODUCE, ApiKey.FETCH):
         assert found == (), "their handlers count them"
     elif count:
@@ -57,13 +56,14 @@ def test_an_answer_without_an_error_has_none_and_each_error_is_found(key: int, v
 
 
 def test_a_long_answer_and_a_broken_one_are_not_read() -> None:
-    kind, head = entity(ApiKey.METADATA, 12, "response"), RequestHead(ApiKey.METADATA, 12, 7, "c", 0)
+    key, version = ApiKey.METADATA, 12
+    kind = entity(key, version, "response")
     topic = blank(element_type(kind, "topics"), name="t" * 200, error_code=CODE)
-    assert len(error_codes(head, frame_answer(blank(kind, topics=(topic,) * 3), 7))) == 3
+    assert len(error_codes(key, version, frame_answer(blank(kind, topics=(topic,) * 3), 7))) == 3
     long = frame_answer(blank(kind, topics=(topic,) * 30), 7)
-    assert len(long) > LONGEST_READ and error_codes(head, long) == ()
-    assert error_codes(head, b"\0\0\0\4\0\0\0\7") == ()
-    assert error_codes(RequestHead(ApiKey.HEARTBEAT, 4, 7, "c", 0), b"\0\0\0\4\0\0\0\7") == ()
+    assert len(long) > LONGEST_READ and error_codes(key, version, long) == ()
+    assert error_codes(key, version, b"\0\0\0\4\0\0\0\7") == ()
+    assert error_codes(ApiKey.HEARTBEAT, 4, b"\0\0\0\4\0\0\0\7") == ()
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 11])
