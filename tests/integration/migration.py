@@ -34,6 +34,9 @@ from tests.integration.positions import commit_positions
 _PATIENCE_S = 120.0
 """Time for whatever happens within seconds on an idle machine; no test waits for this time to pass."""
 
+_BUSY = 3
+"""A busy machine gets this many times the seconds that `wait_until` is given."""
+
 
 @dataclass
 class Cli:
@@ -278,14 +281,17 @@ def assert_clean(run: Migration, *topics: str, but_for: str | None = None) -> No
 def wait_until(true: Callable[[], Any], seconds: float, what: str | Callable[[], str]) -> Any:
     """Wait for a true value, and return the value.
 
-    `what` may be a function that describes the state at the deadline.
+    `seconds` is plenty for an idle machine, and a busy machine gets more. `what` may be a function that describes the
+    state at the deadline.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _BUSY * seconds
     while True:
         found = true()
         if found:
             return found
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what if isinstance(what, str) else what()}"
+        assert time.monotonic() < deadline, (
+            f"waited {_BUSY * seconds} s for {what if isinstance(what, str) else what()}"
+        )
         time.sleep(0.05)
 
 
