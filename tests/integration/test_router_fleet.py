@@ -13,8 +13,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
@@ -190,6 +192,35 @@ def test_clients_of_a_router_that_is_gone_for_good_go_on_at_another_of_which_the
                 numbers = {p: [int(v) for v in found if not v.startswith(b"w")] for p, found in stored.items()}
                 assert sorted(n for found in numbers.values() for n in found) == list(range(JAVA_RECORDS))
                 assert all(found == sorted(found) for found in numbers.values())
+
+    asyncio.run(scenario())
+
+
+def test_a_member_goes_on_at_another_router_though_its_coordinator_has_the_same_node_id_there(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """librdkafka keeps its coordinator's address while the node id stays, and every router shows the same node ids."""
+    topic, group = unique_name("read"), unique_name("group")
+    make_topic(target, topic)
+
+    def commits(consumer: Consumer) -> bool:
+        consumer.poll(0.1)
+        with suppress(KafkaException):
+            consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+            return bool(consumer.assignment())
+        return False
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            with router("other", target), router("home", target) as home:
+                await world.fallbacks(home)
+                settings = {"bootstrap.servers": home.bootstrap, "group.id": group, "enable.auto.commit": False}
+                consumer = Consumer({**settings, "session.timeout.ms": 6000, "heartbeat.interval.ms": 500})
+                consumer.subscribe([topic])
+                await quietly(wait_until, lambda: commits(consumer), 30, "the member to commit")
+                home.kill()
+                await quietly(wait_until, lambda: commits(consumer), 30, "the member to commit at the other router")
+                consumer.close()
 
     asyncio.run(scenario())
 

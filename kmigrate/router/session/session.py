@@ -23,6 +23,7 @@ from kmigrate.router.groups.handler import GroupHandler
 from kmigrate.router.groups.hold import GroupWait
 from kmigrate.router.groups.trials import TrialJoins
 from kmigrate.router.produce.handler import ProduceHandler
+from kmigrate.router.session.coordinator_searches import CoordinatorSearches
 from kmigrate.router.session.login import ClientLogin
 from kmigrate.router.shared.conversation import Conversation, Conversations
 from kmigrate.router.shared.kept_out import library_of, why_kept_out
@@ -52,6 +53,8 @@ _LONGEST_NAME = 256
 _NEVER_WAITED = object()
 _FIRST_WITH_SOFTWARE = 3
 """First version in which ApiVersions names the client's library (KIP-511)."""
+_LAST_FOR_ONE_COORDINATOR = 3
+"""Last version in which FindCoordinator asks for a single coordinator (KIP-699)."""
 
 
 def _unanswered(head: RequestHead, frame: bytearray) -> bool:
@@ -79,6 +82,7 @@ class Session:
         self._admin = AdminHandler(shared, client, self._groups, self)
         self._transactions = TransactionHandler(shared, client, self.conversations, self._groups)
         self._login = ClientLogin(shared, client)
+        self._searches = CoordinatorSearches()
         self._end_offsets = ListOffsetsHandler(shared, client)
         self._writes = ProduceHandler(shared, client, self._transactions, self._order, self._fill, self.advance)
         self._reads = FetchHandler(shared, client, self._order, self._fill, self, self.advance)
@@ -466,6 +470,8 @@ class Session:
         if head.api_key == ApiKey.METADATA:
             full = self._decodable(head, frame)
             answer = yield from self._admin.ask_metadata(full, frame, decode_request(frame, full))
+        elif head.api_key == ApiKey.FIND_COORDINATOR and self._searches_in_vain(head, frame):
+            return build_answer(head, error_code=Code.COORDINATOR_NOT_AVAILABLE, node_id=-1, host="", port=-1)
         else:
             answer = yield from self._client.ask_target([frame], head.correlation_id)
         if self.knows_brokers:
@@ -475,6 +481,13 @@ class Session:
         if has_new_broker:
             self._shared.backend.refresh_target()
         return shown
+
+    def _searches_in_vain(self, head: RequestHead, frame: bytearray) -> bool:
+        """Return whether a client does not reach the coordinator that it looks for (`coordinator_searches`)."""
+        if head.version > _LAST_FOR_ONE_COORDINATOR:
+            return False
+        request = decode_request(frame, self._decodable(head, frame))
+        return self._searches.in_vain(int(getattr(request, "key_type", 0)), str(request.key), self._client.now())
 
     def _list_offsets(self, head: RequestHead, frame: bytearray) -> Conversation[Buffer]:
         since, request = self._shared.table.epoch, decode_request(frame, self._decodable(head, frame))
