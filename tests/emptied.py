@@ -94,7 +94,7 @@ def empty(cluster: KafkaCluster) -> None:
         if not broker.started().signal(signal.SIGCONT):
             raise NotEmpty(f"broker {broker.node} is dead")
     cluster.wait_ready(_SECONDS)
-    asyncio.run(asyncio.wait_for(_without_groups(cluster), _SECONDS))
+    asyncio.run(asyncio.wait_for(_without_clients(cluster), _SECONDS))
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     if names := _topics(admin):
         for done in admin.delete_topics(names, operation_timeout=_SECONDS).values():
@@ -107,12 +107,18 @@ def _topics(admin: AdminClient) -> list[str]:
     return [name for name in admin.list_topics(timeout=_SECONDS).topics if name not in _OF_BROKERS]
 
 
-async def _without_groups(cluster: KafkaCluster) -> None:
+async def _without_clients(cluster: KafkaCluster) -> None:
+    """Delete the groups, and leave transactional ids, which nobody can delete, without transaction and long timeout."""
     ((host, _, port),) = (each.rpartition(":") for each in cluster.bootstrap.split(","))
     async with ClusterClient(ClusterSettings(cluster.spec.name, ((host, int(port)),))) as client:
         while groups := await _groups(client):
             for group in groups:
                 await _delete(client, group)
+        listed = await client.call(
+            entity(ApiKey.LIST_TRANSACTIONS, 0, "request")(state_filters=(), producer_id_filters=())
+        )
+        for transaction in listed.transaction_states:
+            await client.init_producer_id(str(transaction.transactional_id))
         if code := await client.set_broker_default(PRODUCER_EXPIRATION, None):
             raise NotEmpty(f"{PRODUCER_EXPIRATION} stays as it is: {code}")
 

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.groups import GroupHold, protocol_type
 from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION
+from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
 from tests.integration.connect_workers import joined_by_a_worker
@@ -31,12 +32,25 @@ def test_topics_groups_members_and_the_raised_default_are_gone(tmp_path: Path) -
         async with ClusterClient(settings_of("used", bootstrap)) as client:
             return [await protocol_type(client, group) for group in ("workers", "held", "readers")]
 
+    async def timeouts(bootstrap: str) -> list[tuple[str, int]]:
+        async with ClusterClient(settings_of("used", bootstrap)) as client:
+            node = await client.find_coordinator("long", kind=1)
+            describe = entity(ApiKey.DESCRIBE_TRANSACTIONS, 0, "request")(transactional_ids=("long",))
+            (told,) = (await client.call(describe, node)).transaction_states
+            return [(str(told.transaction_state), int(told.transaction_timeout))]
+
     with running_clusters(tmp_path, *plain) as used:
         ids = [cluster.cluster_id for cluster in used]
         for cluster in used:
             create_topics(cluster.client(), [NewTopic("orders", 1, 1)])
-            producer = Producer(cluster.client())
+            settings = {"transactional.id": "long", "transaction.timeout.ms": 600_000}
+            producer = Producer({**cluster.client(), **settings})
+            producer.init_transactions(30)
+            producer.begin_transaction()
             producer.produce("orders", b"1")
+            producer.commit_transaction(30)
+            producer.begin_transaction()
+            producer.produce("orders", b"2")
             assert producer.flush(20) == 0
             reader = Consumer({**cluster.client(), "group.id": "readers", "auto.offset.reset": "earliest"})
             reader.subscribe(["orders"])
@@ -49,3 +63,4 @@ def test_topics_groups_members_and_the_raised_default_are_gone(tmp_path: Path) -
             topics = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=20).topics
             assert [name for name in topics if not name.startswith("__")] == []
             assert asyncio.run(groups(cluster.bootstrap)) == ["", "", ""]
+            assert asyncio.run(timeouts(cluster.bootstrap)) == [("Empty", 60_000)]
