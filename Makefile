@@ -42,7 +42,7 @@ bench-producers: $(READY) ## heap that a broker takes for each producer id -> bu
 	$(BIN)/python -m tests.bench.producers $(ARGS)
 
 .PHONY: bench-holes
-bench-holes: $(READY) ## transactions mirrored a second, by the distance to the target -> build/bench/holes.json [ARGS="--seconds 3"]
+bench-holes: $(READY) ## transactions mirrored a second, by the distance to the target, with two round trips each and with one -> build/bench/holes.json [ARGS="--seconds 3"]
 	$(BIN)/python -m tests.bench.holes $(ARGS)
 
 .PHONY: bench-spark
@@ -68,6 +68,10 @@ soak-router: $(READY) ## 50 kills of routers under load, 100 promotes past route
 .PHONY: soak-kills
 soak-kills: $(READY) ## whole migrations whose only router is killed ten times while the copy is held back -> build/soak/kills.json [ARGS="--seeds 1 --kills 3"]
 	$(BIN)/python -m tests.soak.kills $(ARGS)
+
+.PHONY: soak-markers
+soak-markers: $(READY) ## 60 copies of transactions, each broken in the middle: is a control marker misplaced? -> build/soak/markers.json [ARGS="--rounds 5"]
+	$(BIN)/python -m tests.soak.markers $(ARGS)
 
 .PHONY: soak-plain-order
 soak-plain-order: $(READY) ## order of a producer without idempotence at brokers alone, whose leader stands still [ARGS="--stops 15 --case leaders"]

@@ -1,6 +1,7 @@
 """Appends by compare-and-set: the position of a producer id's last batch on a log, and single appends behind it.
 
 The log's tail is the writer's position: a batch header holds offset, count and sequence, so no two reads disagree (W2).
+A control marker of the id at a higher epoch ends the sequences: the next batch has that epoch and sequence 0 (M2).
 
 A probe with a wrong checksum, which no broker ever stores, shows whether leaders refuse every append because of a size
 limit. A broker checks the size before the checksum: a partition that accepts writes answers CORRUPT_MESSAGE (2), a
@@ -17,6 +18,7 @@ from enum import Enum
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.fetch import fetch_one
 from kmigrate.cluster.leaders import known_leader
+from kmigrate.cluster.requests import Key
 from kmigrate.errors import BrokerRefused, Diverged, Unreachable
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
@@ -44,6 +46,8 @@ class LogTail:
     sequence: int
     data_end: int
     """Offset behind the id's last batch, or the log start: from here to `end` there are only control records."""
+    epoch: int = -1
+    """The id's newest epoch on the log, which a control marker may have raised; −1: the log shows none."""
 
 
 async def read_tail(
@@ -69,18 +73,20 @@ async def read_tail(
         await client.refresh([topic])
         raise Unreachable("no-log-start", f"{topic}-{partition}: {row(first.error).name}")
     begin = max(first.offset, since)
-    window = _FIRST_WINDOW
+    window, marked_epoch = _FIRST_WINDOW, -1
     while end > begin:
         start = max(begin, end - window)
-        last, foreign, end = await _scan(client, topic, partition, producer_id, start, end, deadline)
-        if foreign is not None and (last is not None or start == begin):
-            raise _foreign(topic, partition, foreign)
+        found = await _scan(client, topic, partition, producer_id, start, end, deadline)
+        last, end, marked_epoch = found.last, found.end, found.marked_epoch
+        if found.foreign is not None and (last is not None or start == begin):
+            raise _foreign(topic, partition, found.foreign)
         if last is not None:
-            return LogTail(end, next_sequence(last.last_sequence, 1), last.next_offset)
+            sequence = 0 if marked_epoch > last.producer_epoch else next_sequence(last.last_sequence, 1)
+            return LogTail(end, sequence, last.next_offset, max(marked_epoch, last.producer_epoch))
         if start == begin:
             break
         window *= _WIDER
-    return await _without_batch(client, topic, partition, producer_id, begin, end)
+    return await _without_batch(client, (topic, partition), producer_id, begin, end, marked_epoch)
 
 
 async def settled_end(
@@ -123,13 +129,27 @@ async def _end(client: ClusterClient, topic: str, partition: int, *, replicated:
     return None if replicated and (mark.error or mark.offset != reported.offset) else reported
 
 
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """The newest part of a log, as far as one producer id is concerned."""
+
+    last: Batch | None
+    """The id's last data batch."""
+    foreign: Batch | None
+    """Data of another producer behind the id's last data batch."""
+    marked_epoch: int
+    """Newest epoch of the id's control markers; −1 if there are none. After a raised epoch the next sequence is 0."""
+    end: int
+
+
 async def _scan(
     client: ClusterClient, topic: str, partition: int, producer_id: int, start: int, end: int, deadline: float
-) -> tuple[Batch | None, Batch | None, int]:
-    """Read from `start` to at least `end`; return the id's last batch, foreign data behind it, and the next offset."""
+) -> _Scanned:
+    """Read from `start` to at least `end`."""
     at = start
     last: Batch | None = None
     foreign: Batch | None = None
+    marked_epoch = -1
     while at < end:
         answer = await fetch_one(
             client,
@@ -144,13 +164,14 @@ async def _scan(
             raise Unreachable("tail-unreadable", f"{topic}-{partition} at {at}: {why}")
         for batch in walk(answer.records):
             at = max(at, batch.next_offset)
+            ours = batch.producer_id == producer_id
             if batch.is_control:
-                continue
-            if batch.producer_id == producer_id:
+                marked_epoch = max(marked_epoch, batch.producer_epoch) if ours else marked_epoch
+            elif ours:
                 last, foreign = batch, None
             else:
                 foreign = batch
-    return last, foreign, at
+    return _Scanned(last, foreign, marked_epoch, at)
 
 
 def _foreign(topic: str, partition: int, batch: Batch) -> Diverged:
@@ -164,13 +185,13 @@ def _foreign(topic: str, partition: int, batch: Batch) -> Diverged:
 
 
 async def _without_batch(
-    client: ClusterClient, topic: str, partition: int, producer_id: int, log_start: int, end: int
+    client: ClusterClient, key: Key, producer_id: int, log_start: int, end: int, marked_epoch: int
 ) -> LogTail:
     """Return the tail of a log without a batch of the id up to `end`: by the broker's producer state, or by the end.
 
     Raise Unreachable if records were appended meanwhile: only another read of the log can tell whose records they are.
     """
-    key = (topic, partition)
+    topic, partition = key
     error, producers = await client.producers(key)
     after = await settled_end(client, topic, partition)
     if after != end:
@@ -180,8 +201,9 @@ async def _without_batch(
         raise Unreachable("no-producer-state", f"{topic}-{partition}: {row(error).name}")
     for state in producers:
         if state.producer_id == producer_id:
-            return LogTail(after, next_sequence(state.last_sequence, 1), log_start)
-    return LogTail(after, next_sequence(after, 0), log_start)
+            epoch = max(marked_epoch, state.producer_epoch)
+            return LogTail(after, next_sequence(state.last_sequence, 1), log_start, epoch)
+    return LogTail(after, next_sequence(after, 0), log_start, marked_epoch)
 
 
 async def append_alone(

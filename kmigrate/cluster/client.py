@@ -76,6 +76,8 @@ class ProducerState:
     last_sequence: int
     last_timestamp: int
     txn_start_offset: int
+    coordinator_epoch: int = -1
+    """Coordinator epoch of the producer's newest control marker; −1 if the partition holds no marker of its id."""
 
 
 def _producer_state(reported: Message) -> ProducerState:
@@ -85,6 +87,7 @@ def _producer_state(reported: Message) -> ProducerState:
         int(reported.last_sequence),
         millis_of(reported.last_timestamp),
         int(reported.current_txn_start_offset),
+        int(reported.coordinator_epoch),
     )
 
 
@@ -263,10 +266,14 @@ class ClusterClient:
 
     def is_open(self, node: int, purpose: str) -> bool:
         """Return whether a request for this purpose would leave at once."""
+        return self.open_connection(node, purpose) is not None
+
+    def open_connection(self, node: int, purpose: str) -> BrokerConnection | None:
+        """Return the connection to a broker for a purpose, if a request would leave at once; else None."""
         known, address = self._connections.get((node, purpose)), self.metadata.brokers.get(node)
         if known is None or address is None or known.lost or known.holds:
-            return False
-        return known.address == "{}:{}".format(*address)
+            return None
+        return known if known.address == "{}:{}".format(*address) else None
 
     def any_broker(self) -> int:
         """Return the node id of a broker for a request that any broker can answer; −1 while no broker is known.

@@ -55,6 +55,8 @@ _RETRY_S = 1.0
 _LOOK_S = 0.25
 _URGENT_GAP_S = 0.05
 """Shortest gap between presences; a reached barrier and an applied state are reported at once."""
+_APART = "holes-apart"
+"""Reference of the note about brokers that are sent no windows."""
 _MANY = 500
 """Number of partitions above which progress is reported half as often."""
 
@@ -73,6 +75,7 @@ class MirrorEngine:
         self._maker = TopicMaker(link, lambda: link.link_settings)
         self._maps = OffsetMaps(link.target)
         self._copier: Copier | None = None
+        self._holes: HoleMaker | None = None
         self._gauge: DiskGauge | None = None
         self._lease_holder: LeaseHolder | None = None
         self._upkeep: Upkeep | None = None
@@ -139,12 +142,20 @@ class MirrorEngine:
         link = self._link.record
         if link is None or link.copy is None:
             return
+        settings = self._link.settings
+        self._holes = HoleMaker(
+            self._link.target,
+            link.copy,
+            link_uuid=link.uuid,
+            filler=settings.hole_filler,
+            windows=settings.windows,
+        )
         context = CopyContext(
             self._link.source,
             self._link.target,
             link.copy,
-            HoleMaker(self._link.target, link.copy, link_uuid=link.uuid, filler=self._link.settings.hole_filler),
-            self._link.settings,
+            self._holes,
+            settings,
             link_settings=lambda: self._link.link_settings,
             maps=MapStore(self._maps, link.uuid),
             owner_term=self._owner_term,
@@ -423,6 +434,18 @@ class MirrorEngine:
         forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""
         strays = self._maps.strays.text(MAP_TOPIC)
         unwatched = self._copier.disks.unwatched if self._copier is not None else ""
+        apart = _apart_text(self._holes.slow_brokers if self._holes is not None else (), name)
         contradictions = self._link.contradictions(self._link.link_settings).values()
         differs = [f"link-settings-differ: {text}; the link's setting counts" for text in contradictions]
-        return (*upkeep, *filter(None, (trouble, forgets, strays, unwatched)), *lost, *differs)
+        return (*upkeep, *filter(None, (trouble, forgets, strays, unwatched, apart)), *lost, *differs)
+
+
+def _apart_text(brokers: Collection[int], target: str) -> str:
+    """Return the note about brokers that are sent no windows; '' if there are none."""
+    if not brokers:
+        return ""
+    named = ", ".join(map(str, sorted(brokers)))
+    return (
+        f"{_APART}: target {target}: brokers {named} go on behind a refused Produce request with acks=0, so each "
+        "transaction takes two round trips, not one"
+    )

@@ -51,6 +51,8 @@ class MirrorSettings:
     lease_s: float = 3.0
     presence_ms: int = 500
     hole_filler: HoleFiller = HoleFiller.MARKERS
+    windows: bool = True
+    """True if a batch and the markers behind the batch leave together, where the target's brokers allow that."""
     follow_s: float = 10.0
     """Interval of the looks at the source's log starts."""
     recheck_s: float = 65.0

@@ -146,12 +146,13 @@ class ClusterRef:
 
 @dataclass(frozen=True, slots=True)
 class CopyIdentity:
-    """The producer ids of one mirroring era: an id for data, which is never re-initialised, and an id for markers."""
+    """The producer id of one mirroring era, for data and control markers; never re-initialised.
+
+    On a partition, the owners of the partition raise the epoch (`mirror.copy.markers`).
+    """
 
     data_id: int
     data_epoch: int
-    marker_id: int
-    marker_epoch: int
 
 
 @dataclass(frozen=True, slots=True)

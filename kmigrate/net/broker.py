@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import NamedTuple
 
 from kmigrate.errors import AuthenticationFailed, Failed, ProtocolViolation, Unreachable
 from kmigrate.model.security import PLAINTEXT, Security
@@ -15,10 +16,21 @@ from kmigrate.net.tls import named_failure
 from kmigrate.protocol.api import ApiKey, Message, answer_type, decode_body, encode_body
 from kmigrate.protocol.frames import SIZE, encode_request_head, response_body_offset
 
-__all__ = ["BrokerConnection"]
+__all__ = ["BrokerConnection", "OutgoingRequest"]
 
 
 _Request = BrokerRequest[asyncio.Future[bytearray]]
+
+
+class OutgoingRequest(NamedTuple):
+    """A request that leaves together with others."""
+
+    api_key: int
+    version: int
+    body: list[Buffer]
+    flexible: bool
+    is_answered: bool = True
+    """False for a Produce request with acks=0."""
 
 
 class BrokerConnection(BrokerSession[asyncio.Future[bytearray]]):
@@ -95,24 +107,57 @@ class BrokerConnection(BrokerSession[asyncio.Future[bytearray]]):
 
     def send(self, api_key: int, version: int, body: list[Buffer], *, flexible: bool) -> asyncio.Future[bytearray]:
         """Send a request now; the future gives the whole response frame."""
+        answered: asyncio.Future[bytearray] = self._loop.create_future()
+        self._send_or_wait(self._request(api_key, version, body, answered, flexible))
+        return answered
+
+    def send_unanswered(self, api_key: int, version: int, body: list[Buffer], *, flexible: bool) -> None:
+        """Send a request now to which the broker gives no answer: a Produce request with acks=0."""
+        self._send_or_wait(self._request(api_key, version, body, None, flexible))
+
+    def send_together(self, *requests: OutgoingRequest) -> list[asyncio.Future[bytearray]]:
+        """Send requests now, in one piece and in this order; the futures give the response frames that are due."""
+        futures: list[asyncio.Future[bytearray]] = []
+        made: list[_Request] = []
+        for each in requests:
+            answered = self._loop.create_future() if each.is_answered else None
+            if answered is not None:
+                futures.append(answered)
+            made.append(self._request(each.api_key, each.version, each.body, answered, each.flexible))
+        if self._ready and not self.lost:
+            self._write_together(made)
+        else:
+            for request in made:
+                self._send_or_wait(request)
+        return futures
+
+    def _request(
+        self,
+        api_key: int,
+        version: int,
+        body: list[Buffer],
+        answered: asyncio.Future[bytearray] | None,
+        flexible: bool,
+    ) -> _Request:
         number = next(self._ids) & 0x7FFFFFFF
         head = encode_request_head(api_key, version, number, self._encoded_client_id, flexible)
         size = len(head) + sum(map(len, body))
-        answered: asyncio.Future[bytearray] = self._loop.create_future()
-        request = BrokerRequest([SIZE.pack(size) + head, *body], number, answered)
+        return BrokerRequest([SIZE.pack(size) + head, *body], number, answered)
+
+    def _send_or_wait(self, request: _Request) -> None:
         if self._ready or self.lost:
             self._send(request)
         else:
             self._waiting.append(request)
-        return answered
 
     def _send(self, request: BrokerRequest[asyncio.Future[bytearray]]) -> None:
-        if request.done is None or request.done.done():  # the caller may have given up
+        done = request.done
+        if done is not None and done.done():  # the caller may have given up
             return
-        if self.lost:
-            request.done.set_exception(self._login_failure or self._gone())
-        else:
+        if not self.lost:
             self._write(request)
+        elif done is not None:
+            done.set_exception(self._login_failure or self._gone())
 
     def _gone(self) -> Unreachable:
         return Unreachable("connection-lost", f"the connection to {self.address} is lost")

@@ -119,6 +119,18 @@ class BrokerSession(ABC, Generic[_Done]):
             self._stream.write_many(list(request.parts))
         request.parts = ()
 
+    def _write_together(self, requests: Sequence[BrokerRequest[_Done]]) -> None:
+        """Write several requests in one piece."""
+        parts: list[Buffer] = []
+        for request in requests:
+            if request.done is not None:
+                self._pending.append(request)
+            else:
+                self._silent = True
+            parts += request.parts
+            request.parts = ()
+        self._stream.write_many(parts)
+
     def _answers(self, begin: bytearray | memoryview) -> bool:
         """Return whether these bytes begin the answer that is due next; if not, end the connection."""
         if self._pending and len(begin) >= 8 and correlation_id(begin) == self._pending[0].correlation:

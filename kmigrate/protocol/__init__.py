@@ -4,6 +4,7 @@ frames       the header of a request or response
 primitives   varints, lengths and strings
 reader       a cursor over a message's fields
 hot          Produce and Fetch
+markers      WriteTxnMarkers and the log ends behind the markers
 api          all other messages, encoded and decoded by kio
 lengths      checks before kio reads a message
 described    DescribeTransactions responses, which kio cannot read

@@ -39,6 +39,7 @@ __all__ = [
     "needs_rewriting",
     "record_keys",
     "rewrite",
+    "split_first",
 ]
 
 MOST_BYTES = 256 << 20
@@ -99,6 +100,22 @@ def rewrite(batch: Batch, start: int) -> list[Run]:
         if offset >= start:
             packer.add(offset, timestamp, attributes, rest)
     return packer.ended()
+
+
+def split_first(batch: Batch) -> tuple[Run, Run] | None:
+    """Return the first record of a batch without gaps, and the other records; None if there are no two such batches.
+
+    The second batch is never larger than the whole batch, so that a broker that accepts the whole also accepts both.
+    """
+    if batch.count < 2 or needs_rewriting(batch):
+        return None
+    packers = [
+        Packer(batch.attributes, leader_epoch=batch.leader_epoch, base_timestamp=batch.base_timestamp) for _ in range(2)
+    ]
+    for offset, timestamp, attributes, rest in _records(batch):
+        packers[offset > batch.base_offset].add(offset, timestamp, attributes, rest)
+    (first,), others = (packer.ended() for packer in packers)
+    return (first, others[0]) if len(others) == 1 and len(others[0].view) <= len(batch.view) else None
 
 
 def contents(batch: Batch) -> dict[int, tuple[int, bytes]]:

@@ -3,8 +3,9 @@
     python -m tests.bench.holes [--seconds 6] [--round-trips 0,2,10]
 
 Behind each transaction of ten records is a marker. With identical offsets the marker becomes a hole on the target
-(`kmigrate/mirror/partition/lane.py`, D). With mapped offsets the marker is left out. A relay in front of the target
-hands everything on after half of the round trip. The bench writes build/bench/holes.json.
+(`kmigrate/mirror/partition/lane.py`, D). The hole leaves behind the answer to the batch before the hole (`today`), or
+together with that batch (`half`: half of the round trips). With mapped offsets the marker is left out. A relay in front
+of the target hands everything on after half of the round trip. The bench writes build/bench/holes.json.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ from typing import Any
 
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from tests.bench.load import Case, load, make_topic, remove_topics
-from tests.bench.meter import EndReader
+from tests.bench.meter import EndReader, cpu_seconds
 from tests.bench.mirror import by_kmigrate, cluster, say
-from tests.fakes.relay import Relay
+from tests.fakes.relay import DistantRelay
 from tests.figures import save
 
 _CASES = {
     partitions: Case(f"holes-{partitions}", records, 1000, {"linger.ms": 0}, transaction=10)
     for partitions, records in ((1, 80_000), (6, 120_000))
 }
+_WAYS = ("today", "half", "mapped")
 _PATIENCE_S = 60.0
 
 
 @contextmanager
-def far_target(root: Path) -> Iterator[tuple[KafkaCluster, Relay]]:
+def far_target(root: Path) -> Iterator[tuple[KafkaCluster, DistantRelay]]:
     """Run a target that clients reach through a relay, once they have asked the target for its address."""
-    with Relay() as relay:
+    with DistantRelay() as relay:
         listener = {"advertised.listeners": f"PLAINTEXT://{relay.address}"}
         target = KafkaCluster.create(ClusterSpec("target", TARGET_VERSION, config=listener), root)
         relay.forward_to(f"127.0.0.1:{target.brokers[1].port}")
@@ -49,29 +51,33 @@ def far_target(root: Path) -> Iterator[tuple[KafkaCluster, Relay]]:
 
 
 def transactions_per_s(
-    source: KafkaCluster, target: KafkaCluster, case: Case, partitions: int, offsets: str, tag: str, seconds: float
-) -> float:
-    """Return the transactions per second while the topic is copied anew, from the first sight of its records on."""
+    source: KafkaCluster, target: KafkaCluster, case: Case, partitions: int, way: str, tag: str, seconds: float
+) -> tuple[float, float]:
+    """Return transactions per second, and the mirror's milliseconds of CPU per transaction.
+
+    The topic is copied anew, and both count from the first sight of its records on.
+    """
+    offsets = "mapped" if way == "mapped" else "identical"
     end = case.offsets if offsets == "identical" else case.records
     ends = EndReader(target.bootstrap, case.name, partitions)
 
-    def work(pid: int, alive: Callable[[], bool]) -> float:
+    def work(pid: int, alive: Callable[[], bool]) -> tuple[float, float]:
         deadline = time.monotonic() + _PATIENCE_S
         while not (first := ends.read()):
             if time.monotonic() > deadline or not alive():
                 raise RuntimeError("nothing arrives on the target")
             time.sleep(0.02)
-        began = time.monotonic()
+        began, used = time.monotonic(), cpu_seconds(pid)
         while (seen := ends.read()) < end and time.monotonic() < began + seconds:
             time.sleep(0.02)
-        return (seen - first) / end * (case.records / case.transaction) / (time.monotonic() - began)
+        copied = (seen - first) / end * (case.records / case.transaction)
+        return copied / (time.monotonic() - began), (cpu_seconds(pid) - used) * 1000 / max(copied, 1)
 
     try:
-        found = by_kmigrate(source, target, [case.name], work, tag, offsets)
+        found: tuple[float, float] = by_kmigrate(source, target, [case.name], work, tag, offsets, windows=way == "half")
     finally:
         ends.close()
         remove_topics(target.bootstrap, case.name)
-    assert isinstance(found, float)
     return found
 
 
@@ -86,6 +92,7 @@ def main() -> None:
         "source": SOURCE_VERSION,
         "target": TARGET_VERSION,
         "transactions_per_s": {},
+        "cpu_ms_per_transaction": {},
     }
     with (
         tempfile.TemporaryDirectory(prefix="kmigrate-bench-") as folder,
@@ -95,13 +102,16 @@ def main() -> None:
         for partitions, case in _CASES.items():
             make_topic(source.bootstrap, case.name, partitions)
             load(source.bootstrap, case.name, partitions, case)
-            for offsets, added in product(("identical", "mapped"), chosen.round_trips.split(",")):
+            for added, way in product(chosen.round_trips.split(","), _WAYS):
                 relay.delay(float(added) / 2000)
-                tag = f"{partitions}-{offsets}-{added}"
-                speed = transactions_per_s(source, target, case, partitions, offsets, tag, chosen.seconds)
+                tag = f"{partitions}-{way}-{added}"
+                speed, cpu = transactions_per_s(source, target, case, partitions, way, tag, chosen.seconds)
                 relay.heal()
-                say(f"{partitions} partitions, {offsets}, {added} ms added: {speed:.0f} transactions/s")
+                say(
+                    f"{partitions} partitions, {way}, {added} ms added: {speed:.0f} transactions/s, {cpu:.2f} ms of CPU"
+                )
                 found["transactions_per_s"][tag] = round(speed)
+                found["cpu_ms_per_transaction"][tag] = round(cpu, 3)
     found["seconds"] = round(time.monotonic() - began)
     say(f"{save('bench/holes', found)}: {found['seconds']} s")
 

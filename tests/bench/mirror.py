@@ -99,7 +99,14 @@ The work gets the copier's process id and a function that says whether the copie
 
 
 def by_kmigrate(
-    source: KafkaCluster, target: KafkaCluster, topics: list[str], work: Work, tag: str, offsets: str = "auto"
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topics: list[str],
+    work: Work,
+    tag: str,
+    offsets: str = "auto",
+    *,
+    windows: bool = True,
 ) -> Any:
     """Do `work` while kmigrate's mirror copies the topics."""
 
@@ -107,7 +114,7 @@ def by_kmigrate(
         async with link_between(source, target, f"bench-{tag}") as world:
             for topic in topics:
                 await world.mirror(topic, offsets=offsets)
-            with mirror_process(world, "m") as process:
+            with mirror_process(world, "m", windows=windows) as process:
                 return await asyncio.to_thread(work, process.pid, lambda: process.poll() is None)
 
     return asyncio.run(scene())

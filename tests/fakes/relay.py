@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Literal, Self
 
-__all__ = ["Direction", "Relay"]
+__all__ = ["Direction", "DistantRelay", "Relay"]
 
 Direction = Literal["up", "down"]
 _CHUNK = 64 * 1024
@@ -248,3 +248,32 @@ class Relay:
         if self._faults.bytes_per_second:
             size = max(1, int(self._faults.bytes_per_second / 50))
         return [chunk[start : start + size] for start in range(0, len(chunk), size)]
+
+
+class DistantRelay(Relay):
+    """A relay whose only fault is the delay, as of a long line: a chunk need not wait for the chunks before it."""
+
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        direction: Direction,
+        own_left: dict[Direction, float],
+    ) -> None:
+        arrivals: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        handing = self._loop.create_task(self._hand_on(arrivals, writer))
+        try:
+            while chunk := await reader.read(_CHUNK):
+                arrivals.put_nowait((self._loop.time() + self._faults.delay, chunk))
+            arrivals.put_nowait((0.0, b""))
+            await handing
+        finally:
+            handing.cancel()
+
+    async def _hand_on(self, arrivals: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+        while (arrival := await arrivals.get())[1]:
+            due, chunk = arrival
+            await asyncio.sleep(max(0.0, due - self._loop.time()))
+            writer.write(chunk)
+            await writer.drain()
+        writer.write_eof()

@@ -1,6 +1,8 @@
 """A mirror process for tests that kill or stop the mirror: the engine, composed as the command line does.
 
-python tests/integration/mirror_process.py LINK SOURCE_BOOTSTRAP TARGET_BOOTSTRAP INSTANCE LEASE_S
+python tests/integration/mirror_process.py LINK SOURCE_BOOTSTRAP TARGET_BOOTSTRAP INSTANCE LEASE_S [apart]
+
+With `apart` a batch and the markers behind the batch never leave together.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def settings_of(name: str, bootstrap: str) -> ClusterSettings:
     return ClusterSettings(name, tuple((host, int(port)) for host, port in pairs))
 
 
-async def main(link: str, source_bootstrap: str, target_bootstrap: str, instance: str, lease_s: str) -> None:
+async def main(
+    link: str, source_bootstrap: str, target_bootstrap: str, instance: str, lease_s: str, apart: str = ""
+) -> None:
     ours, theirs = settings_of("source", source_bootstrap), settings_of("target", target_bootstrap)
     async with (
         ClusterClient(ours) as source,
@@ -33,7 +37,7 @@ async def main(link: str, source_bootstrap: str, target_bootstrap: str, instance
         StateLog(state) as log,
     ):
         print("running", flush=True)
-        settings = MirrorSettings(lease_s=float(lease_s))
+        settings = MirrorSettings(lease_s=float(lease_s), windows=not apart)
         mirrored = MirroredLink(source, target, Admin(ours), Admin(theirs), link, log, instance, settings)
         await MirrorEngine(mirrored).run()
 
@@ -41,4 +45,4 @@ async def main(link: str, source_bootstrap: str, target_bootstrap: str, instance
 if __name__ == "__main__":
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)  # Set by `cli.process.engines` too, for the same reason.
-    uvloop.run(main(*sys.argv[1:6]))
+    uvloop.run(main(*sys.argv[1:7]))

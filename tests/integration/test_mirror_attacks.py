@@ -63,7 +63,7 @@ def problems(of: Copier) -> list[str]:
 
 
 async def new_identity(client: ClusterClient) -> CopyIdentity:
-    return CopyIdentity(*await client.init_producer_id(), *await client.init_producer_id())
+    return CopyIdentity(*await client.init_producer_id())
 
 
 @contextlib.contextmanager

@@ -171,7 +171,7 @@ def test_two_copiers_at_once_write_every_record_once(
             ClusterClient(settings_of("target", target.bootstrap)) as client,
             link_between(source, target, unique_name("link")) as world,
         ):
-            identity = CopyIdentity(*await client.init_producer_id(), *await client.init_producer_id())
+            identity = CopyIdentity(*await client.init_producer_id())
             both = (
                 copier(source, target, identity, [plain, txn], fills=True),
                 copier(source, target, identity, [plain, txn], fills=False),

@@ -143,7 +143,7 @@ def of_clusters(patch: Patch) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "tail-unreadable", lambda: append._scan(tail, "t", 0, 1, 0, 9, 1e18)
     patch.setattr(append, "settled_end", gives(9))
     tail.producers = gives((NOT_LEADER, ()))
-    yield "no-producer-state", lambda: append._without_batch(tail, "t", 0, 1, 0, 9)
+    yield "no-producer-state", lambda: append._without_batch(tail, ("t", 0), 1, 0, 9, -1)
     nobody = it(metadata=it(brokers={}), refresh=gives(), settings=it(name="s"))
     yield "unknown-broker", lambda: ClusterClient.connection(nobody, 7)
     patch.setattr(brokers, "api_versions", gives({}))

@@ -10,10 +10,11 @@ from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.lanes import Lanes, Signals
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition.lane import Key, Lane
-from kmigrate.mirror.partition.steps import Producer
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.partition.steps import Append, Producer
+from kmigrate.mirror.settings import OLD_MS, MirrorSettings
 from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.records import CopyIdentity
+from kmigrate.net.clock import now_ms
 from kmigrate.state.offset_maps import OffsetMaps
 
 __all__ = ["CopyContext", "MapStore"]
@@ -51,3 +52,7 @@ class CopyContext:
     meter: LinkMeter = field(default_factory=LinkMeter)
     lanes: Lanes = field(default_factory=Lanes)
     signals: Signals = field(default_factory=Signals)
+
+    def must_go_alone(self, batch: Append) -> bool:
+        """Return whether the target may forget a batch's producer early, so that nothing else may be in flight (W1)."""
+        return not self.pipelining or now_ms() - batch.max_timestamp > OLD_MS

@@ -21,6 +21,7 @@ from kmigrate.mirror.copy.lanes import LOOK_S
 from kmigrate.mirror.copy.reading import SourceReader
 from kmigrate.mirror.copy.recovery import Recovery
 from kmigrate.mirror.copy.throttle import Throttle
+from kmigrate.mirror.copy.windows import WindowSender
 from kmigrate.mirror.copy.writing import TargetWriter
 from kmigrate.mirror.partition.direct_writers import DirectSeen
 from kmigrate.mirror.partition.lane import Key, Lane
@@ -133,6 +134,7 @@ class Copier:
             check_anew=self._check_anew,
             meant=partial(self._mirrored_id, context.source),
         )
+        self._windows = WindowSender(context, answered=self._answered)
         self._writer = TargetWriter(context, attend=self._attend, answered=self._answered)
         self._sides = (
             _Side(Asked.FETCH, context.source, self._reader.run),
@@ -278,6 +280,7 @@ class Copier:
             await together(*(self._watch(side) for side in self._sides))
         finally:
             self._closed = True
+            self._windows.close()
             await self._tasks.close()
 
     async def _watch(self, side: _Side) -> None:
@@ -383,6 +386,8 @@ class Copier:
         elif (hole := lane.hole_due()) is not None:
             lane.fill()
             self._start(lane, self._recovery.fill(lane, hole, end_known=end_known), "fill")
+        elif lane.target.windows and lane.window_due:
+            self._windows.send(lane)
 
     def _start(self, lane: Lane, work: Coroutine[Any, Any, None], name: str) -> None:
         lane.begin_work()

@@ -1,64 +1,55 @@
 """Offsets without records on the target: control markers, or empty transactions if markers are not allowed.
 
-Markers are *not* compare-and-set (W5). So only a partition's owner writes markers, with a marker producer id of its own
-and the owner's term as coordinator epoch. Once a newer term has written a marker, a late owner gets error 52 (V3). The
-epoch's low bits count the owner's requests with unknown outcome. The count makes the broker refuse such a request if it
-still waits behind another partition's request when the owner asks again on a new connection.
+Markers (`markers`) may leave together with the batch before the hole, if the broker has passed `window_probe`.
 
 With transactions the coordinator fences. Each owner initialises the partition's transactional id anew before looking up
 the log end, and after an unknown outcome. So an owner replaced while it stood still sees the new owner's appends.
-
-A broker's answer does not say how many markers were written, nor whether other writes came between. So the log end is
-asked for next on the same connection; brokers keep the order, so no extra round trip is needed. A broker takes a
-connection's next request only once the replicas have the markers. So partitions are spread over several connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
-from zlib import crc32
+from collections.abc import Callable
 
 from kmigrate.cluster.append import settled_end
-from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import empty_transactions
-from kmigrate.errors import Unreachable
+from kmigrate.errors import Failed, Unreachable
+from kmigrate.mirror.copy.markers import NOT_SENT, Filling, Made, MarkerWriter, Marking, marker_purpose
+from kmigrate.mirror.copy.window_probe import closes_behind_refusals
 from kmigrate.mirror.partition.steps import Hole
 from kmigrate.mirror.settings import HoleFiller
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import Code
 
-__all__ = ["HoleMaker", "Made"]
+__all__ = ["HoleMaker"]
 
-_CONNECTIONS = 8
-"""Number of connections to each broker that leads partitions with holes."""
-_RETRY_BITS = 10
-"""Number of the coordinator epoch's 31 bits that count the requests without a known outcome under a term."""
 _GIVEN_UP = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.PRODUCER_FENCED})
 """Error codes for an identity that the coordinator has replaced, or has forgotten while the identity was idle."""
-
-
-class Made(NamedTuple):
-    """The result of a hole: the broker's error code, or the log end right after the hole."""
-
-    error: int
-    end: int = -1
-    """Log end after the hole; −1 if the broker did not report one."""
 
 
 class HoleMaker:
     """Fills holes for a link."""
 
-    def __init__(self, target: ClusterClient, identity: CopyIdentity, *, link_uuid: str, filler: HoleFiller) -> None:
+    def __init__(
+        self,
+        target: ClusterClient,
+        identity: CopyIdentity,
+        *,
+        link_uuid: str,
+        filler: HoleFiller,
+        windows: bool = True,
+    ) -> None:
         self._target = target
-        self._identity = identity
         self._link_uuid = link_uuid
         self._producers: dict[tuple[str, int], tuple[int, tuple[int, int]]] = {}
         """Term under which each partition's transactional id was initialised, and its producer id and epoch."""
-        self._unknown: dict[tuple[str, int], tuple[int, int]] = {}
-        """A term, and the number of requests for markers without a known outcome under that term, by partition."""
+        self._markers = MarkerWriter(target, identity.data_id)
+        self._closes: dict[int, bool] = {}
+        """The result of each broker's probe (`window_probe`)."""
+        self._windows = windows
+        self._one_probe = asyncio.Lock()
         self._one_transaction = asyncio.Lock()
         self.filler = filler
 
@@ -70,7 +61,7 @@ class HoleMaker:
     def ready(self, topic: str, partition: int, term: int) -> bool:
         """Return whether `make` would send the request for the hole at once."""
         if self.filler is HoleFiller.MARKERS:
-            return self._target.is_open(self._target.leader(topic, partition), _purpose(topic, partition))
+            return self._markers.is_ready((topic, partition))
         return self._producers.get((topic, partition), (0, (-1, -1)))[0] == term
 
     async def prepare(self, topic: str, partition: int, term: int) -> None:
@@ -79,46 +70,72 @@ class HoleMaker:
             node = self._target.leader(topic, partition)
             if node < 0:
                 raise Unreachable("no-leader", f"{topic}-{partition} has no leader now")
-            await self._target.connection(node, _purpose(topic, partition))
+            await self._target.connection(node, marker_purpose((topic, partition)))
+            await self._probe(node, (topic, partition))
         elif not self.ready(topic, partition, term):
             async with self._one_transaction:
                 producer = await self._target.init_producer_id(self._name(topic, partition))
                 self._producers[(topic, partition)] = term, producer
 
-    async def make(self, topic: str, partition: int, hole: Hole, term: int) -> Made:
-        """Append the hole's control records; raise Unreachable if the outcome is unknown."""
+    async def _probe(self, node: int, key: tuple[str, int]) -> None:
+        """Learn once whether a broker may be sent windows; after a failure the next hole tries again."""
+        async with self._one_probe:
+            if self._windows and node not in self._closes:
+                try:
+                    self._closes[node] = await closes_behind_refusals(self._target, node, key)
+                except Failed:
+                    return
+
+    @property
+    def slow_brokers(self) -> frozenset[int]:
+        """Brokers that have not passed their probe, so that each hole takes a round trip of its own."""
+        return frozenset(node for node, closes in self._closes.items() if not closes)
+
+    def takes_windows(self, key: tuple[str, int]) -> bool:
+        """Return whether a window for a partition may be sent at once."""
+        closes = self._closes.get(self._target.leader(*key), False)
+        return closes and self.filler is HoleFiller.MARKERS and self._markers.is_ready(key)
+
+    def add(self, window: Filling) -> None:
+        """Send a window with the next group of its connection."""
+        self._markers.add(window)
+
+    async def make(
+        self, topic: str, partition: int, hole: Hole, term: int, *, epoch: int, may_write: Callable[[], bool]
+    ) -> Made:
+        """Append the hole's control records; raise Failed if the outcome is unknown.
+
+        `may_write` is asked when the markers leave, and `epoch` is their producer epoch.
+        """
+        key = (topic, partition)
         if self.filler is HoleFiller.MARKERS:
             if not self.ready(topic, partition, term):  # waiting for a connection, an owner may lose the partition
-                return Made(Code.CONCURRENT_TRANSACTIONS)
-            made = await self._by_markers((topic, partition), hole, term)
+                return NOT_SENT
+            made = await self._by_markers(key, Marking(hole, epoch, term), may_write)
             if made.error != Code.CLUSTER_AUTHORIZATION_FAILED:
                 return made
             self.filler = HoleFiller.TRANSACTIONS
-        return await self._by_transactions((topic, partition), hole, term)
+        return await self._by_transactions(key, hole, term)
 
-    async def _by_markers(self, key: tuple[str, int], hole: Hole, term: int) -> Made:
-        under, unknown = self._unknown.get(key, (term, 0))
-        unknown = unknown if under == term else 0
-        epoch = (term << _RETRY_BITS) + min(unknown, (1 << _RETRY_BITS) - 1)
-        self._unknown[key] = term, unknown + 1
-        code, ends = await together(
-            self._target.write_markers(
-                self._target.leader(*key),
-                *key,
-                hole.end - hole.start,
-                producer_id=self._identity.marker_id,
-                epoch=self._identity.marker_epoch,
-                coordinator_epoch=epoch,
-                purpose=_purpose(*key),
-            ),
-            self._target.list_offsets({key: LATEST}, replica_id=LOG_END, purpose=_purpose(*key)),
-        )
-        made = Made(code, ends[key].offset)
-        # This process may have raised the epoch before this object was created.
-        answered = made.error not in (0, Code.TRANSACTION_COORDINATOR_FENCED)
-        if answered or (not made.error and made.end == hole.end):
-            self._unknown[key] = term, unknown
-        return made
+    async def _by_markers(self, key: tuple[str, int], marking: Marking, may_write: Callable[[], bool]) -> Made:
+        outcome: asyncio.Future[Made] = asyncio.get_running_loop().create_future()
+
+        def begin() -> Marking | None:
+            if not outcome.done() and may_write():
+                return marking
+            ended(NOT_SENT)
+            return None
+
+        def ended(made: Made) -> None:
+            if not outcome.done():
+                outcome.set_result(made)
+
+        def failed(error: Failed) -> None:
+            if not outcome.done():
+                outcome.set_exception(error)
+
+        self._markers.add(Filling(key, begin, ended, failed))
+        return await outcome
 
     async def _by_transactions(self, key: tuple[str, int], hole: Hole, term: int) -> Made:
         async with self._one_transaction:
@@ -143,8 +160,3 @@ class HoleMaker:
 
     def _name(self, topic: str, partition: int) -> str:
         return f"kmigrate-holes-{self._link_uuid}-{topic}-{partition}"
-
-
-def _purpose(topic: str, partition: int) -> str:
-    """Return the name of the connection for a partition's markers; always the same, so that markers stay in order."""
-    return f"markers-{(crc32(topic.encode()) + partition) % _CONNECTIONS}"

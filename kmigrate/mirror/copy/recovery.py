@@ -19,7 +19,7 @@ from kmigrate.mirror.partition.transitions import LaneState
 from kmigrate.model.offset_map_ledger import MapLedger
 from kmigrate.model.stops import AcceptedLoss
 from kmigrate.model.words import delete_unneeded
-from kmigrate.net.clock import sleep
+from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, Batch
@@ -28,6 +28,7 @@ from kmigrate.records.rewrite import contents, needs_rewriting
 
 __all__ = ["Recovery"]
 
+_PATIENCE_S = 30.0
 _COMPARED_BYTES = 64 << 10
 """Bytes per look at a batch; a broker returns a larger batch whole all the same."""
 
@@ -68,7 +69,8 @@ class Recovery:
                 if not isinstance(lane, MappedLane) and tail.end < lane.log_start:
                     ref = reaction_to(Asked.PRODUCE, Found.NOT_ALIGNED).ref
                     lane.stop(f"{ref}: the target ends at {tail.end}, before the start {lane.log_start}")
-                lane.recovered(tail.end, tail.sequence, max(tail.data_end, lane.log_start))
+                lane.recovered(tail.end, tail.sequence, max(tail.data_end, lane.log_start), tail.epoch)
+                lane.saw_end(monotonic())
 
     async def _look_at_tail(self, lane: Lane) -> LogTail:
         """Return the target's tail, checked to be the work of this lane's copiers; else raise Diverged."""
@@ -208,12 +210,18 @@ class Recovery:
             return
         if not (end_known and lane.target.marked_under == term and self._context.holes.ready(*lane.key, term)):
             await self._context.holes.prepare(*lane.key, term)
-            end = await settled_end(self._target, *lane.key)
+            end = await self._end_before(lane)
             if end != hole.start or self._owner_term(lane.key) != term:
                 lane.fill_failed("the target's log moved", unknown=False)
                 return
         hole = Hole(hole.start, min(hole.end, hole.start + self._context.holes.batch_offsets))
-        made = await self._context.holes.make(*lane.key, hole, term)
+        made = await self._context.holes.make(
+            *lane.key,
+            hole,
+            term,
+            epoch=lane.begin_marking(term),
+            may_write=lambda: lane.filling and self._owner_term(lane.key) == term,
+        )
         if made.error:
             if reaction_to(Asked.MARKERS, made.error).action is Action.READ_TAIL:
                 await sleep(0.1)  # a newer owner writes; the tail will show its writes
@@ -221,9 +229,18 @@ class Recovery:
             lane.fill_refused(hole, made.error)
         elif lane.filling:
             if made.end == hole.end:
-                lane.filled(made.end, term)
+                lane.filled(made.end, term, made.epoch)
+                lane.saw_end(monotonic())
+                if self._context.holes.takes_windows(lane.key):
+                    lane.allow_windows(term)
             else:
                 lane.fill_failed("the target's log moved", unknown=True)
+
+    async def _end_before(self, lane: Lane) -> int:
+        """Return the log end before a hole, at rest if a window of another owner may still come (`lane.py`, M)."""
+        settle_s = lane.first_marker_settle_s
+        deadline = monotonic() + _PATIENCE_S if settle_s else None
+        return await settled_end(self._target, *lane.key, settle_s, deadline, replicated=bool(settle_s))
 
 
 def _extent(batches: list[Batch | OldMessages]) -> tuple[int, int]:

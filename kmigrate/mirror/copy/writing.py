@@ -204,6 +204,12 @@ class TargetWriter:
             old = head is not None and (self._in_flight == 1 or now - head.max_timestamp > OLD_MS)
             if (lane.careful or old) and not self._owner_term(lane.key):
                 continue
+            if lane.target.sequence == 0 and lane.look_again(monotonic()):
+                self._attend(lane)
+                continue
+            if lane.target.windows and not old and lane.holds_back:
+                self._attend(lane)
+                continue
             if head is not None and size + len(head.view) > self._request_limit:
                 left_out = left_out or lane
                 self._refuse_too_large(lane, head)

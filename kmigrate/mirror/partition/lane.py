@@ -18,6 +18,15 @@ G  On a compacted partition, two reads of the source may disagree on what is a h
    may then append a record where the owner has made a hole, one offset too late. So such a lane sends one batch at a
    time, and only while its process surely owns the partition. If the stored append was not the lane's own, the
    target's last batch is compared with the source (`doubtful`) before anything else is believed.
+L  A window is a batch with acks=0, and behind the batch, on the same connection, the markers of the hole that follows.
+   A broker that refuses the batch closes the connection, and never reads the markers. So a window needs no answer in
+   between. A window is sent only if nothing else is in flight, and if a marker of the present term has raised the
+   producer epoch: brokers then refuse all data of earlier owners. Behind a raised epoch the sequences begin at 0.
+M  A window of an earlier owner may come late, while its batch is the last one that the log has of us: a repeat is no
+   error, and the markers would be one too many. So on a log with a raised epoch the first batch is only the first
+   record, because then the late batch is a gap. If that cannot be, the log must be at rest before the first marker.
+N  Sequence 0 of a raised epoch is accepted behind whatever the log holds: after an unclean election, that has lost the
+   marker, the batch would take another offset. So this batch is sent only right after a look at the log end.
 H  Records that the source has lost (W7) are dropped if they were only read, and reported if the target holds them.
    Over offsets that were deleted unread a hole is made only if a person has accepted exactly that loss.
 """
@@ -30,7 +39,17 @@ from typing import Any, NamedTuple
 from kmigrate.mirror.partition.direct_writers import READ_PAUSE_MS, DirectSeen
 from kmigrate.mirror.partition.lane_parts import LaneReport, SourceCursor, TargetLog
 from kmigrate.mirror.partition.reactions import Action, Asked, Found, Reaction, pause_s, reaction_to
-from kmigrate.mirror.partition.steps import Append, Hole, Reading, Step, damaged, kept_long, read_steps
+from kmigrate.mirror.partition.steps import (
+    Append,
+    Hole,
+    Reading,
+    Step,
+    Window,
+    damaged,
+    kept_long,
+    read_steps,
+    split_append,
+)
 from kmigrate.mirror.partition.tally import Tally
 from kmigrate.mirror.partition.transitions import LaneEvent, LaneState, next_state
 from kmigrate.model.presences import PartitionProgress
@@ -51,6 +70,10 @@ _SETTLE_S = 0.1
 """Seconds of rest before the log end is believed, if late appends are refused and only the next append is accepted."""
 _SETTLE_MARKERS_S = 1.0
 """The same for a log to which markers may still be written: brokers never refuse a marker for its offset (W5)."""
+_WINDOW_MARKERS = 64
+"""Most markers of a window; a longer hole is filled alone."""
+_WINDOW_BYTES = 1 << 20
+"""Most bytes of a window's batch: the time that a larger batch takes is much longer than a round trip."""
 
 
 class Sent(NamedTuple):
@@ -417,14 +440,34 @@ class Lane:
         if step.start != target.next:
             self.stop(f"diverged: the next batch is for offset {step.start}, the target stands at {target.next}")
             return None
-        queue.popleft()
+        if target.fresh:
+            step = self._first_append(step)
+        self._send(step)
+        return Sent(self, step)
+
+    def _send(self, step: Append) -> None:
+        """Count the batch at the head of the queue as sent, stamped with the next sequence."""
+        target = self.target
+        target.queue.popleft()
         sequence = target.sequence
         if step.sequence != sequence:  # the batch was queued when another sequence was expected
             target.stamp(step, sequence)
         target.sequence = next_sequence(sequence, step.end - step.start)
         target.next = step.end
-        sent.append(step)
-        return Sent(self, step)
+        target.sent.append(step)
+
+    def _first_append(self, step: Append) -> Append:
+        """Return the first append since the tail was read: only its first record, if a late window is possible (M)."""
+        target = self.target
+        target.fresh = False
+        if target.epoch == target.first_epoch or self.careful:
+            return step
+        parts = split_append(step) if len(target.queue) > 1 and isinstance(target.queue[1], Hole) else None
+        if parts is None:
+            target.unsplit_end = step.end
+            return step
+        target.divide_head(*parts)
+        return parts[0]
 
     def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> bool:
         """Handle a broker's answer in sending order (`repeated`: already held); return whether the append is copied."""
@@ -496,6 +539,7 @@ class Lane:
         self._advance(LaneEvent.LOST)
         self.target.doubtful = True
         self.target.marked_under = 0
+        self.target.windows = False
         self.report.trouble = why
 
     # recovery
@@ -504,7 +548,8 @@ class Lane:
     def wants_more(self) -> bool:
         """True if the lane may need more than reads and writes; `must_recover` and `hole_due` give details."""
         queue = self.target.queue
-        return self.state is not _PIPING or bool(queue and isinstance(queue[0], Hole))
+        hole_next = bool(queue and isinstance(queue[0], Hole))
+        return self.state is not _PIPING or hole_next or (self.target.windows and self.holds_back)
 
     @property
     def must_recover(self) -> bool:
@@ -514,7 +559,7 @@ class Lane:
         """Note why the position is still unknown, or why the lane's map is not stored."""
         self.report.trouble = why
 
-    def recovered(self, position: int, sequence: int, data_end: int) -> None:
+    def recovered(self, position: int, sequence: int, data_end: int, epoch: int = -1) -> None:
         """Handle the target's tail: continue with the known batches, or read the source again.
 
         Offsets from `data_end` to `position` hold control records on the target. A source record there means a marker
@@ -534,7 +579,7 @@ class Lane:
         known += target.queue
         self.report.trouble = self._lost_offsets(position)
         self.report.unserved = ""
-        target.begin_at(position, sequence)
+        target.begin_at(position, sequence, epoch)
         self._advance(LaneEvent.RECOVERED)
         known = [step for step in known if step.end > data_end]
         if known and known[0].start == data_end:
@@ -578,6 +623,17 @@ class Lane:
             (end, position - 1),
         )
 
+    def saw_end(self, now: float) -> None:
+        """Note that the position was the log end just now."""
+        self.target.seen_at = now
+
+    def look_again(self, now: float) -> bool:
+        """Return whether the lane was just given up, because the log end must be seen before the next append (N)."""
+        if self.state not in _WRITES or not self.target.needs_look(now):
+            return False
+        self._lose("the log end is looked up before the first batch of a producer epoch")
+        return True
+
     # holes
 
     def hole_due(self) -> Hole | None:
@@ -596,12 +652,91 @@ class Lane:
         self._advance(LaneEvent.HOLE_BEGUN)
         self.target.marking = True
 
+    def begin_marking(self, term: int) -> int:
+        """Return the producer epoch of the markers for the hole that is being filled."""
+        return self.target.begin_marking(term)
+
+    @property
+    def first_marker_settle_s(self) -> float:
+        """The seconds for which the log must be at rest before the markers of the hole at the position (M)."""
+        return _SETTLE_MARKERS_S if self.target.unsplit_end == self.target.position else 0.0
+
+    # windows
+
+    def allow_windows(self, term: int) -> None:
+        """Send windows from now on, if the brokers refuse the data of all earlier owners (L)."""
+        self.target.windows = self.target.fenced_under(term) and not self.compacted
+
+    def forbid_windows(self) -> None:
+        """Send a batch alone until the next hole is filled."""
+        self.target.windows = False
+
+    @property
+    def holds_back(self) -> bool:
+        """True if the next batch waits, because the batch and the hole behind it go out together (L)."""
+        return self._next_window() is not None
+
+    def _next_window(self) -> tuple[Append, Hole] | None:
+        """Return the batch at the head of the queue and the hole behind the batch, clipped at the barrier."""
+        target = self.target
+        if not target.windows or len(target.queue) < 2 or self.compacted or self.state is LaneState.PRIMING:
+            return None
+        step, hole = target.queue[0], target.queue[1]
+        if not (isinstance(step, Append) and isinstance(hole, Hole)):
+            return None
+        end = hole.end if self.barrier is None else min(hole.end, self.barrier)
+        fits = 0 < end - step.end <= _WINDOW_MARKERS and len(step.view) <= _WINDOW_BYTES
+        return (step, Hole(step.end, end)) if fits and step.start == target.next else None
+
+    @property
+    def window_due(self) -> bool:
+        """True if a window may be sent now."""
+        return self.state is _PIPING and not (self.target.sent or self.paused or self.busy) and self.holds_back
+
+    def begin_window(self, term: int) -> Window | None:
+        """Return the window to send now, counted as sent; None if none may be sent under this term any more."""
+        found = self._next_window() if self.window_due and self.target.fenced_under(term) else None
+        if found is None:
+            return None
+        self.fill()
+        self._send(found[0])
+        return Window(*found, self.begin_marking(term))
+
+    def window_stored(self, window: Window, term: int) -> bool:
+        """Note that the log ends behind the window; return whether the batch is copied."""
+        target, step = self.target, window.append
+        target.settle(step)
+        if not self.filling:  # the lane was lost or stopped meanwhile: the tail decides
+            target.failed.append(step)
+            return False
+        self._arrive(step.end)
+        target.queued_bytes -= len(step.view)
+        self.filled(window.hole.end, term)
+        return True
+
+    def window_failed(self, window: Window, why: str) -> None:
+        """Note that the outcome of a window is unknown: the broker may have stored the batch, and some markers."""
+        self._give_up(window)
+        self.tally.retried(Asked.MARKERS, Found.NO_ANSWER)
+        self.fill_failed(why, unknown=True)
+
+    def window_refused(self, window: Window, error: int) -> None:
+        """Handle the broker's error for a window's markers; only the log end shows what was stored."""
+        self._give_up(window)
+        self.fill_refused(window.hole, error)
+
+    def _give_up(self, window: Window) -> None:
+        self.target.settle(window.append)
+        if not self.stopped:
+            self.target.failed.append(window.append)
+
     @property
     def filling(self) -> bool:
         return self.state in (LaneState.FILLING, LaneState.FILLING_PIPED)
 
-    def filled(self, end: int, term: int) -> None:
-        """Note the target's log end after filling under `term`: the whole hole or its first part is filled."""
+    def filled(self, end: int, term: int, epoch: int = -1) -> None:
+        """Note the log end after filling under `term`: the hole or its first part; `epoch`: the markers' epoch."""
+        self.target.raise_epoch(epoch)
         self.tally.hole_offsets += end - self.target.position
         self.target.filled(end, term)
         self.target.failures = 0

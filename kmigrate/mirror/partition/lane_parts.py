@@ -17,6 +17,10 @@ __all__ = ["LaneReport", "SourceCursor", "TargetLog"]
 
 _CLEARED = TRANSACTIONAL | DELETE_HORIZON
 _NO_RANGE = (-1, -1)
+_FRESH_S = 3.0
+"""Seconds for which a log end counts as just seen; an unclean leader election takes longer."""
+_HIGHEST_EPOCH = 32_000
+"""Highest producer epoch that an owner raises; Kafka's epochs end at 32,767."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,8 +84,23 @@ class TargetLog:
     """True while markers are in flight, or may still arrive."""
     marked_under: int = 0
     """The term under which the last hole was filled since the tail was read; 0 if there was none (D)."""
+    raised: tuple[int, int] = (0, -1)
+    """The term, and the producer epoch of the markers under that term, which only this owner's markers have (L)."""
+    first_epoch: int = -1
+    """The link's own epoch; a higher epoch on the log shows that a window of an owner may still come (M)."""
+    fresh: bool = False
+    """True from a look at the tail until the first append."""
+    unsplit_end: int = -1
+    """End of the first append since the tail was read, if another owner may have sent the same batch; else −1 (M)."""
+    seen_at: float = 0.0
+    """Time on the monotonic clock of the last look at the log end, or of the last marker that raised the epoch."""
+    windows: bool = False
+    """True while a batch and the hole behind the batch go out together (L)."""
     newest_hole: tuple[int, int] = (0, 0)
     """The newest contiguous offsets without a record on the source that are filled."""
+
+    def __post_init__(self) -> None:
+        self.first_epoch = self.epoch
 
     @property
     def head(self) -> Append | None:
@@ -106,12 +125,50 @@ class TargetLog:
         stamp(step.view, producer_id=self.producer_id, epoch=self.epoch, sequence=sequence, clear=_CLEARED)
         step.sequence = sequence
 
+    def begin_marking(self, term: int) -> int:
+        """Return the producer epoch for markers of an owner under a term: higher than any earlier owner's (L)."""
+        self.marking = True
+        if self.raised[0] == term and self.raised[1] >= self.epoch:
+            return self.raised[1]
+        if self.epoch < _HIGHEST_EPOCH:
+            self.raised = term, self.epoch + 1
+            return self.epoch + 1
+        return self.epoch
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Begin anew at sequence 0 behind a marker with a higher epoch (M2), also for all queued batches."""
+        if epoch <= self.epoch:
+            return
+        self.epoch, self.sequence = epoch, 0
+        sequence = 0
+        for step in self.queue:
+            if isinstance(step, Append):
+                self.stamp(step, sequence)
+                sequence = next_sequence(sequence, step.end - step.start)
+        self.queued_sequence = sequence
+
+    def needs_look(self, now: float) -> bool:
+        """Return whether the log end must be seen anew before the next append (N)."""
+        first_of_epoch = self.sequence == 0 and self.epoch > self.first_epoch
+        return first_of_epoch and not self.sent and now - self.seen_at > _FRESH_S
+
+    def fenced_under(self, term: int) -> bool:
+        """Return whether all data of earlier owners is refused: a marker of this term has raised the epoch (L)."""
+        return self.marked_under == term and self.raised == (term, self.epoch)
+
     def settle(self, step: Append) -> None:
         """Take an answered append out of the appends in flight."""
         if self.sent and self.sent[0] is step:
             self.sent.popleft()
         else:
             self.sent.remove(step)
+
+    def divide_head(self, first: Append, others: Append) -> None:
+        """Put two batches in place of the batch at the head of the queue."""
+        if (whole := self.head) is not None:
+            self.queued_bytes += len(first.view) + len(others.view) - len(whole.view)
+            self.queue.popleft()
+            self.queue.extendleft((others, first))
 
     def trim_head(self, end: int) -> None:
         """Shorten the hole at the head of the queue to the offsets from `end` on, or remove the hole."""
@@ -126,7 +183,8 @@ class TargetLog:
         begin, before = self.newest_hole
         self.newest_hole = (begin if before == self.position else self.position), end
         self.position = self.next = end
-        self.marking = False
+        self.marking = self.fresh = False
+        self.unsplit_end = -1
         self.marked_under = term
 
     @property
@@ -140,8 +198,11 @@ class TargetLog:
         self.queue.clear()
         self.queued_bytes = sum(len(step.view) for step in self.sent)
 
-    def begin_at(self, position: int, sequence: int) -> None:
+    def begin_at(self, position: int, sequence: int, epoch: int) -> None:
         """Begin anew at the log end that the tail has shown: nothing is queued, failed or unknown."""
+        self.epoch = max(self.first_epoch, epoch)
+        self.fresh = True
+        self.unsplit_end = -1
         self.failed = []
         self.queue.clear()
         self.queued_bytes = 0

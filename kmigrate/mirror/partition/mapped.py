@@ -203,7 +203,7 @@ class MappedLane(Lane):
             )
         ledger.cut(target_end)
 
-    def recovered(self, position: int, sequence: int, data_end: int) -> None:
+    def recovered(self, position: int, sequence: int, data_end: int, epoch: int = -1) -> None:
         """Continue after the tail was read and the map was brought to the tail: read the source from the map's end."""
         if self.state is not LaneState.LOST:
             return
@@ -218,7 +218,7 @@ class MappedLane(Lane):
         self.report.unserved = ""
         self.report.blocked_by("")
         self.target_position = position
-        self.target.begin_at(begin, sequence)
+        self.target.begin_at(begin, sequence, epoch)
         self.source.read_at = begin
         self._advance(LaneEvent.RECOVERED)
 

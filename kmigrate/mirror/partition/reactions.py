@@ -126,6 +126,7 @@ REACTIONS: Mapping[Key, Reaction] = {
     **_rows(
         _P, _TAIL,
         Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.DUPLICATE_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID,
+        Code.INVALID_PRODUCER_EPOCH,
     ),
     **_rows(
         _P, _SETTLE,
@@ -146,7 +147,7 @@ REACTIONS: Mapping[Key, Reaction] = {
         _P, Reaction(Action.STOP, "target-refused"),
         Code.CORRUPT_MESSAGE, Code.MESSAGE_TOO_LARGE, Code.INVALID_TOPIC_EXCEPTION, Code.RECORD_LIST_TOO_LARGE,
         Code.INVALID_TIMESTAMP, Code.INVALID_CONFIG, Code.INVALID_REQUEST, Code.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        Code.POLICY_VIOLATION, Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.UNSUPPORTED_COMPRESSION_TYPE,
+        Code.POLICY_VIOLATION, Code.PRODUCER_FENCED, Code.UNSUPPORTED_COMPRESSION_TYPE,
         Code.INVALID_RECORD,
     ),
     (_P, Found.CUT): Reaction(Action.READ_TAIL, "target-truncated"),

@@ -25,7 +25,7 @@ from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.records.batch import CONTROL, Batch, check_crc, producer_epoch, row, walk
 from kmigrate.records.merge import LARGEST_MERGED, Stretch, merge, pieces
 from kmigrate.records.old_messages import OldMessages, is_old
-from kmigrate.records.rewrite import Run, effort, needs_rewriting, rewrite
+from kmigrate.records.rewrite import Run, effort, needs_rewriting, rewrite, split_first
 
 __all__ = [
     "Append",
@@ -35,12 +35,16 @@ __all__ = [
     "Producer",
     "Reading",
     "Step",
+    "Window",
     "damaged",
     "kept_long",
     "read_steps",
+    "split_append",
 ]
 
 _BAD_BATCH = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
+_MOST_SPLIT = 20_000
+"""Most effort, as `records.rewrite` counts effort, for dividing a batch: some 40 ms, in which nothing else goes on."""
 _WORTH_ITS_FRAME = 8
 """A part is copied if the part may wait for long and its response is larger by more than this factor."""
 
@@ -77,6 +81,31 @@ class Hole:
 
 
 Step = Append | Hole
+
+
+class Window(NamedTuple):
+    """A batch and the hole behind the batch, which are sent together."""
+
+    append: Append
+    hole: Hole
+    epoch: int
+    """Producer epoch of the markers."""
+
+
+def split_append(step: Append) -> tuple[Append, Append] | None:
+    """Return a batch's first record and its other records as two appends; None if the batch cannot be divided."""
+    if step.end - step.start < 2 or not check_crc(step.view):  # a wrong CRC must stay wrong
+        return None
+    try:
+        batch = next(walk(step.view))
+        parts = split_first(batch) if effort(batch) <= _MOST_SPLIT else None
+    except ProtocolViolation:
+        return None
+    if parts is None:
+        return None
+    at = step.start - batch.base_offset
+    first, others = (Append(run.start + at, run.end + at, run.view, run.max_timestamp, Form.REWRITTEN) for run in parts)
+    return first, others
 
 
 Producer = tuple[int, int]

@@ -1,6 +1,6 @@
-"""Preparation of a link before the copy: check both clusters, get producer ids, lengthen producer expiration.
+"""Preparation of a link before the copy: check both clusters, get a producer id, lengthen producer expiration.
 
-Every step is in the state log before it takes effect. Producer ids are written exactly one time (append rule). The
+Every step is in the state log before it takes effect. The producer id is written exactly one time (append rule). The
 former `producer.id.expiration.ms` is kept, to be restored when the link ends (W1).
 """
 
@@ -37,8 +37,7 @@ async def activate(mirrored: MirroredLink) -> str:
     await refuse_same_cluster(source, target)
     identity = link.copy
     if identity is None:
-        data, marker = await target.init_producer_id(), await target.init_producer_id()
-        identity = CopyIdentity(*data, *marker)
+        identity = CopyIdentity(*await target.init_producer_id())
     now = await producer_memory(target, mirrored.target_admin)
     raises = mirrored.settings.raise_expiration and not link.finished_ms
 

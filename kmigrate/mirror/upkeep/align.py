@@ -165,16 +165,16 @@ class Aligner:
                 )
             while tail.end < start:
                 count = min(_FILLER, start - tail.end)
-                batch = await asyncio.to_thread(self._filler, count, tail.sequence)
+                batch = await asyncio.to_thread(self._filler, count, tail)
                 tail = await self._append(topic, partition, batch, tail, count)
 
-    def _filler(self, count: int, sequence: int) -> bytearray:
+    def _filler(self, count: int, tail: LogTail) -> bytearray:
         return filler_batch(
             count,
             timestamp=now_ms() - self._filler_age_ms,
             producer_id=self._identity.data_id,
-            epoch=self._identity.data_epoch,
-            sequence=sequence,
+            epoch=max(self._identity.data_epoch, tail.epoch),
+            sequence=tail.sequence,
         )
 
     async def _tail(self, topic: str, partition: int, settle_s: float = 0.0) -> LogTail:
@@ -200,7 +200,7 @@ class Aligner:
                 # No other aligner has gone on meanwhile, or the answer would be 45: so the new tail is calculated here.
                 # After a 45 the tail is read below.
                 sequence = next_sequence(tail.sequence, count)
-                return LogTail(tail.end + count, sequence, tail.end + count)
+                return LogTail(tail.end + count, sequence, tail.end + count, tail.epoch)
             if answer.error != Code.OUT_OF_ORDER_SEQUENCE_NUMBER and not row(answer.error).retriable:
                 raise BrokerRefused(
                     "filler-refused",

@@ -17,11 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import ClusterClient, api_versions
+from kmigrate.cluster.requests import FIRST_WITH_LARGEST
 from kmigrate.errors import KmigrateError
+from kmigrate.model.ids import LARGEST
 from kmigrate.model.moments import span_text, utc_text
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.net.clock import now_ms
+from kmigrate.protocol.api import ApiKey
 from kmigrate.workflow.base.plan import Finding, ok, warn
 
 __all__ = ["AT_THE_TARGET", "CopyTimes", "copy_times", "marker_findings"]
@@ -98,7 +101,7 @@ async def copy_times(
 ) -> list[CopyTimes] | None:
     """Return the topics whose copy holds control markers of the mirror; None where the target does not tell.
 
-    Markers in the history are found by their times, also when the target has forgotten the link's marker id.
+    Markers in the history are found by their times, also when the target has forgotten the link's producer id.
     """
     copies = {each.topic: each for each in records if not each.mapped and each.target_topic_id}
     keys = [key for record in copies.values() for key in record.topic_partitions]
@@ -106,7 +109,7 @@ async def copy_times(
         return []
     try:
         await target.refresh(set(copies))
-        newest = await _newest_markers(target, keys, link.copy.marker_id)
+        newest = await _newest_markers(target, keys, link.copy.data_id)
         again = await _read_again(target, keys, link, copies)
         marked = sorted({topic for topic, _ in (*newest, *again)})
         first = [key for key in keys if key[0] in marked]
@@ -130,11 +133,24 @@ async def copy_times(
     ]
 
 
-async def _newest_markers(target: ClusterClient, keys: Sequence[_Key], marker_id: int) -> dict[_Key, int]:
-    """Return the time of each partition's newest marker of the mirror, as far as the target remembers (T1)."""
+async def _newest_markers(target: ClusterClient, keys: Sequence[_Key], producer_id: int) -> dict[_Key, int]:
+    """Return a time for each partition with markers of the mirror, as far as the target remembers (T1).
+
+    No marker there is younger. The time is the newest one of the log, or now where the target is older than Kafka 3.0.
+    """
     described = await target.describe_producers(keys)
-    states = ((key, state) for key, (_, producers) in described.items() for state in producers)
-    return {key: state.last_timestamp for key, state in states if state.producer_id == marker_id}
+    marked = [
+        key
+        for key, (_, producers) in described.items()
+        if any(each.producer_id == producer_id and each.coordinator_epoch >= 0 for each in producers)
+    ]
+    if not marked:
+        return {}
+    versions = await api_versions(target)
+    if versions.get(ApiKey.LIST_OFFSETS, 0) < FIRST_WITH_LARGEST:
+        return dict.fromkeys(marked, now_ms())
+    newest = await target.list_offsets(dict.fromkeys(marked, LARGEST))
+    return {key: each.timestamp if each.timestamp >= 0 else now_ms() for key, each in newest.items()}
 
 
 async def _read_again(

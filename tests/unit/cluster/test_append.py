@@ -16,9 +16,21 @@ from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.codes import Code
-from kmigrate.protocol.hot import PRODUCE_VERSION
-from kmigrate.records.batch import check_crc, walk
+from kmigrate.protocol.hot import PRODUCE_VERSION, FetchedPartition, FetchPartition
+from kmigrate.records.batch import check_crc, stamp, walk
 from kmigrate.router.wire.produce import PartitionAnswer, encode_answer
+from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
+
+
+def written(
+    base: int, count: int, *, producer: int = 77, producer_epoch: int, sequence: int = -1, marker: bool = False
+) -> bytes:
+    """Return a batch or a control marker as it stands on a log."""
+    data = bytearray(
+        batch(base, count, producer=producer, sequence=sequence, attributes=CONTROL | TRANSACTIONAL if marker else 0)
+    )
+    stamp(memoryview(data), producer_id=producer, epoch=producer_epoch, sequence=sequence, base_offset=None)
+    return bytes(data)
 
 
 class Growing:
@@ -64,6 +76,65 @@ def test_a_log_that_grows_while_it_seemed_empty_is_looked_at_anew() -> None:
     with pytest.raises(Unreachable) as told:
         asyncio.run(read_tail(cast("ClusterClient", Growing()), "t", 0, 77))
     assert told.value.ref == "unsettled-log"
+
+
+class Written(Growing):
+    """A log of batches and markers that stays as it is."""
+
+    def __init__(self, *batches: bytes, state: tuple[ProducerState, ...] = ()) -> None:
+        super().__init__()
+        self.data, self.state = b"".join(batches), state
+        self.end = max((each.next_offset for each in walk(memoryview(bytearray(self.data)))), default=0)
+
+    async def log_end(self, key: tuple[str, int]) -> LogOffset:
+        return LogOffset(0, self.end, 0)
+
+    def leader(self, topic: str, partition: int) -> int:
+        return 1
+
+    async def producers(self, key: tuple[str, int]) -> tuple[int, tuple[ProducerState, ...]]:
+        return 0, self.state
+
+
+@pytest.mark.parametrize(
+    ("log", "sequence", "epoch"),
+    [
+        ((written(0, 3, sequence=4, producer_epoch=2), written(3, 1, producer_epoch=2, marker=True)), 7, 2),
+        ((written(0, 3, sequence=4, producer_epoch=2), written(3, 1, producer_epoch=3, marker=True)), 0, 3),
+        (
+            (
+                written(0, 1, producer_epoch=3, marker=True),
+                written(1, 2, sequence=0, producer_epoch=3),
+                written(3, 1, producer=9, producer_epoch=8, marker=True),
+            ),
+            2,
+            3,
+        ),
+    ],
+    ids=["marker-of-the-epoch", "marker-of-a-raised-epoch", "marker-of-another-id"],
+)
+def test_behind_a_marker_of_a_raised_epoch_the_next_sequence_is_0(
+    monkeypatch: pytest.MonkeyPatch, log: tuple[bytes, ...], sequence: int, epoch: int
+) -> None:
+    it = Written(*log)
+
+    async def fetch(client: object, node: int, part: FetchPartition, **_: object) -> FetchedPartition:
+        return fetched(it.data)
+
+    monkeypatch.setattr(append, "fetch_one", fetch)
+    tail = asyncio.run(read_tail(cast("ClusterClient", it), "t", 0, 77))
+    assert (tail.sequence, tail.epoch, tail.end) == (sequence, epoch, it.end)
+
+
+def test_a_log_with_markers_alone_has_the_epoch_of_the_brokers_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = Written(written(0, 1, producer_epoch=3, marker=True), state=(ProducerState(77, 3, -1, 0, -1, 5),))
+
+    async def fetch(*_: object, **__: object) -> FetchedPartition:
+        return fetched(it.data)
+
+    monkeypatch.setattr(append, "fetch_one", fetch)
+    tail = asyncio.run(read_tail(cast("ClusterClient", it), "t", 0, 77))
+    assert (tail.sequence, tail.epoch, tail.data_end, tail.end) == (0, 3, 0, 1)
 
 
 class Replicating:

@@ -15,6 +15,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Unreachable
 from kmigrate.mirror import engine as module
 from kmigrate.mirror.copy.copier import Copier
+from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.throttle import part_of_limit
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
@@ -96,7 +97,7 @@ def test_one_that_begins_anew_lets_the_tail_rest_of_a_partition_whose_markers_ma
 
     Their log ends are not settled: a late marker may be written before the next batch.
     """
-    link = LinkRecord("l", "u", ClusterRef("s", ""), ClusterRef("t", ""), 1, copy=CopyIdentity(1, 0, 2, 0))
+    link = LinkRecord("l", "u", ClusterRef("s", ""), ClusterRef("t", ""), 1, copy=CopyIdentity(1, 0))
     it, unknown = engine(MemoryLog(link, TOPIC, replace(SHARED, owners={"t": (0, 0)}))), list[list[bool]]()
 
     async def nothing(*_: object, **__: object) -> str:
@@ -226,3 +227,11 @@ def test_processes_divide_a_links_limit_by_their_partitions(
     throttle: int, ours: int, everything: int, part: int
 ) -> None:
     assert part_of_limit(throttle, ours, everything) == part
+
+
+def test_brokers_that_are_sent_no_windows_are_named() -> None:
+    it = engine(MemoryLog(LEASE, TOPIC, SHARED))
+    assert it._presence().notes == ()
+    it._holes = cast("HoleMaker", SimpleNamespace(slow_brokers=frozenset({3, 1})))
+    (note,) = it._presence().notes
+    assert note.startswith("holes-apart: target ") and "brokers 1, 3 go on behind a refused" in note

@@ -51,7 +51,7 @@ _SETTINGS = LinkSettings(
     hole_limit=7, acl_exclude=("User:x",), use_defaults_from=DefaultsFrom.TARGET, fence_timeout_s=2.5
 )
 _RECORDS: list[Record] = [
-    LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "id"), 5, CopyIdentity(1, 0, 2, 0), ""),
+    LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "id"), 5, CopyIdentity(1, 0), ""),
     LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 5),
     LinkRecord("l", "u", ClusterRef("s", "h"), ClusterRef("t", "h"), 5, settings=_SETTINGS),
     LinkRecord(

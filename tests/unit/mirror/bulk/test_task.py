@@ -22,7 +22,7 @@ from kmigrate.model.stops import PartitionStop, Remedy
 from kmigrate.state.log import StateLog
 from tests.fakes.state_log import MemoryLog
 
-LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1, CopyIdentity(77, 0, 78, 0))
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1, CopyIdentity(77, 0))
 TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=2, starts={0: 0, 1: 0}, engine=CopyEngine.SPARK)
 NOWHERE = ClusterSettings("nowhere", (("127.0.0.1", 1),))
 

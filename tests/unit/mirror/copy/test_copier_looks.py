@@ -32,7 +32,7 @@ class _Calling(Copier):
     def __init__(self) -> None:
         nowhere = cast("ClusterClient", None)
         settings = MirrorSettings(disk_min_free_percent=0, disk_min_free_bytes=0)  # watch no disk
-        identity, holes = CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None)
+        identity, holes = CopyIdentity(1, 0), cast("HoleMaker", None)
         super().__init__(CopyContext(nowhere, nowhere, identity, holes, settings))
         self.looks: list[float] = []
         self.calls = True
@@ -121,7 +121,7 @@ def test_new_leaders_of_one_cluster_are_asked_while_the_other_cluster_is_silent(
 
     async def scene() -> None:
         clusters = _Cluster(1), _Cluster(2)
-        identity, holes = CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None)
+        identity, holes = CopyIdentity(1, 0), cast("HoleMaker", None)
         copier = _Resting(CopyContext(*clusters, identity, holes, MirrorSettings()))
         copier.assign([MirroredTopic("t", str(UUID(int=1)), str(UUID(int=2)), {0: 0})])
         clusters[1 - heard].silent = True

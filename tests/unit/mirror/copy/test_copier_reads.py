@@ -40,7 +40,7 @@ class Scene:
         monkeypatch.setattr(module, "monotonic", lambda: self.now)
         nowhere = cast("ClusterClient", None)
         self.copier = Copier(
-            CopyContext(nowhere, nowhere, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings())
+            CopyContext(nowhere, nowhere, CopyIdentity(1, 0), cast("HoleMaker", None), MirrorSettings())
         )
         self.copier.assign([MirroredTopic("t", "", "", {0: 0})])
         self.lane: Lane = self.copier.lanes[KEY]
@@ -148,7 +148,7 @@ def test_a_topic_that_was_made_anew_is_not_read_as_the_one_that_is_mirrored() ->
     """
     mirrored, other = UUID(int=1), UUID(int=2)
     source = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
-    copier = Copier(CopyContext(source, source, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings()))
+    copier = Copier(CopyContext(source, source, CopyIdentity(1, 0), cast("HoleMaker", None), MirrorSettings()))
     copier.assign([MirroredTopic("t", str(mirrored), "", {0: 0}), MirroredTopic("old", "", "", {0: 0})])
     session = copier._reader._connect(1, "test").session
     known = {name: TopicInfo(name, other, {}) for name in ("t", "old")}
@@ -163,7 +163,7 @@ def test_a_topic_that_was_made_anew_on_the_target_is_not_written() -> None:
     A broker accepts any first sequence from a producer that it does not know, so the batch would get another offset.
     """
     source, target = (ClusterClient(ClusterSettings(name, (("127.0.0.1", 1),))) for name in ("s", "t"))
-    copier = Copier(CopyContext(source, target, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings()))
+    copier = Copier(CopyContext(source, target, CopyIdentity(1, 0), cast("HoleMaker", None), MirrorSettings()))
     copier.assign([MirroredTopic("t", str(UUID(int=1)), str(UUID(int=2)), {0: 0})])
     led = {0: PartitionInfo(7, 0, (7,))}
     for client, number in ((source, 1), (target, 2), (target, 3), (target, 2)):

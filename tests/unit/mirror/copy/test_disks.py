@@ -149,7 +149,7 @@ def test_a_lane_is_not_read_while_the_target_has_too_little_room_unless_writers_
 ) -> None:
     scene = Scene(monkeypatch)
     nowhere = cast("ClusterClient", None)
-    copier = Copier(CopyContext(nowhere, nowhere, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings()))
+    copier = Copier(CopyContext(nowhere, nowhere, CopyIdentity(1, 0), cast("HoleMaker", None), MirrorSettings()))
     copier.disks = scene.guard
     scene.guard._on_change = copier._room_changed
     copier.assign([MirroredTopic("t", "", "", {0: 0, 1: 0})])

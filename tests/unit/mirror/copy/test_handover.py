@@ -24,7 +24,7 @@ from tests.unit.mirror.partition.test_lane import CONNECTION, lane, send
 
 def copier(*topics: MirroredTopic) -> Copier:
     nowhere = ClusterClient(ClusterSettings("nowhere", (("127.0.0.1", 1),)))
-    made = Copier(CopyContext(nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), MirrorSettings()))
+    made = Copier(CopyContext(nowhere, nowhere, CopyIdentity(77, 0), cast("HoleMaker", None), MirrorSettings()))
     made.assign(topics)
     for each in made.lanes.values():
         if not isinstance(each, MappedLane):

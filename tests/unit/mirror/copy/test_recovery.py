@@ -17,7 +17,8 @@ from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
 from kmigrate.mirror.copy import recovery as module
 from kmigrate.mirror.copy.context import CopyContext
-from kmigrate.mirror.copy.holes import HoleMaker, Made
+from kmigrate.mirror.copy.holes import HoleMaker
+from kmigrate.mirror.copy.markers import Made
 from kmigrate.mirror.copy.recovery import Recovery
 from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.partition.steps import Hole
@@ -53,14 +54,17 @@ class Target:
     async def prepare(self, *_: Any) -> None:
         self.asked.append("prepare")
 
-    async def make(self, topic: str, partition: int, hole: Hole, term: int) -> Made:
+    async def make(self, topic: str, partition: int, hole: Hole, term: int, **_: Any) -> Made:
         self.asked.append("make")
         self.end += hole.end - hole.start + self.more
         return Made(0, self.end)
 
+    def takes_windows(self, key: tuple[str, int]) -> bool:
+        return False
+
 
 def context(source: ClusterClient, target: ClusterClient, holes: HoleMaker = cast("HoleMaker", None)) -> CopyContext:  # noqa: B008
-    identity = CopyIdentity(77, 0, 78, 0)
+    identity = CopyIdentity(77, 0)
     return CopyContext(source, target, identity, holes, MirrorSettings(), owner_term=lambda _: TERM)
 
 
@@ -124,11 +128,11 @@ def test_markers_without_an_answer_are_waited_for_also_where_the_lane_lost_its_p
     """
     lane, target = before_hole(TERM), Target(5)
 
-    async def make(*_: Any) -> Made:
+    async def make(*_: Any, **__: Any) -> Made:
         lane.cut(5)
         raise Unreachable("connection-lost", "the connection was lost")
 
-    target.make = make  # type: ignore[method-assign,assignment]
+    target.make = make  # type: ignore[method-assign]
     fill(lane, target, end_known=True)
     assert (lane.state, lane.target.unknown) == (LaneState.LOST, True)
 

@@ -46,9 +46,7 @@ class Scene:
         brokers = {node: ("h", node) for node in (LEADER, FOLLOWER)}
         self.source.metadata_cache.known = Metadata("s", brokers, {"t": TopicInfo("t", None, led)})
         nobody = cast("Any", None)
-        self.copier = Copier(
-            CopyContext(self.source, nobody, CopyIdentity(1, 0, 2, 0), nobody, MirrorSettings(rack=rack))
-        )
+        self.copier = Copier(CopyContext(self.source, nobody, CopyIdentity(1, 0), nobody, MirrorSettings(rack=rack)))
         self.assign()
         for lane in self.copier.lanes.values():
             lane.recovered(10, 0, 10)

@@ -33,7 +33,7 @@ def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_
         CopyContext(
             client,
             client,
-            CopyIdentity(77, 0, 78, 0),
+            CopyIdentity(77, 0),
             holes,
             MirrorSettings(),
             owner_term=lambda _: warrants[0],
@@ -96,7 +96,7 @@ class Crowd:
             CopyContext(
                 client,
                 client,
-                CopyIdentity(77, 0, 78, 0),
+                CopyIdentity(77, 0),
                 cast("HoleMaker", None),
                 MirrorSettings(request_max_bytes=16 * size),
                 owner_term=lambda _: 1,

@@ -15,6 +15,8 @@ from kmigrate.mirror.partition.steps import Hole
 from kmigrate.mirror.partition.transitions import LaneState
 from kmigrate.model.stops import AcceptedLoss, Remedy
 from kmigrate.protocol.codes import Code
+from kmigrate.records.batch import check_crc, walk
+from kmigrate.records.rewrite import contents
 from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched, record
 
 CONNECTION = object()
@@ -650,3 +652,139 @@ def test_two_lanes_of_one_id_write_the_source_log_once_and_in_order(
     wanted = [(o, is_data) for start, end, is_data in source for o in range(start, end)]
     found = [(o, sequence is not None) for start, end, sequence in world.broker.log for o in range(start, end)]
     assert found == wanted
+
+
+def behind_a_first_hole(*following: bytes, term: int = 4) -> Lane:
+    """Return a lane that may send windows: its first marker has raised the epoch, and a batch went alone behind it."""
+    it = lane(0, 0, marker(0), batch(1, 1), *following)
+    it.fill()
+    epoch = it.begin_marking(term)
+    it.filled(1, term, epoch)
+    it.saw_end(0.0)
+    it.allow_windows(term)
+    it.answered(send(it).step, 0, 1)
+    return it
+
+
+def test_behind_the_first_marker_of_an_owner_data_has_the_raised_epoch_and_begins_at_sequence_0() -> None:
+    it = lane(0, 70, marker(0), batch(1, 2), batch(3, 1))
+    it.fill()
+    assert it.begin_marking(4) == 1
+    it.filled(1, 4, 1)
+    first = send(it).step
+    it.answered(first, 0, 1)
+    second = send(it).step
+    heads = [next(walk(each.view)) for each in (first, second)]
+    assert [(head.producer_epoch, head.base_sequence) for head in heads] == [(1, 0), (1, 2)]
+    assert all(check_crc(each.view) for each in (first, second))
+
+
+def test_an_owner_raises_the_epoch_once_under_a_term_and_every_later_owner_above_it() -> None:
+    it = lane(0, 0, marker(0))
+    assert [it.begin_marking(4), it.begin_marking(4)] == [1, 1]
+    it.fill_failed("no answer", unknown=True)
+    it.recovered(1, 0, 0, 1)
+    assert it.begin_marking(4) == 1, "the marker without an answer was this owner's"
+    assert it.begin_marking(5) == 2
+    it.fill_failed("refused", unknown=False)
+    it.recovered(1, 0, 0, 7)
+    assert it.begin_marking(5) == 8, "another owner has raised the epoch meanwhile"
+
+
+def test_when_the_epochs_are_used_up_no_window_is_sent() -> None:
+    it = lane(0, 0, marker(0), batch(1, 1), marker(2))
+    it.fill_failed("any", unknown=False)
+    it.recovered(0, 0, 0, 32_000)
+    it.saw_end(0.0)
+    it.take(0, fetched(marker(0) + batch(1, 1) + marker(2)), 5)
+    it.fill()
+    assert it.begin_marking(4) == 32_000
+    it.filled(1, 4, 32_000)
+    it.allow_windows(4)
+    assert not it.holds_back
+
+
+def test_a_window_waits_for_the_batches_before_it_and_for_a_marker_of_its_term() -> None:
+    it = behind_a_first_hole(batch(2, 1), batch(3, 1), marker(4), term=4)
+    assert not it.holds_back, "a batch without a hole behind goes as before"
+    before = send(it)
+    assert it.holds_back and not it.window_due
+    it.answered(before.step, 0, 2)
+    assert it.window_due
+    assert it.begin_window(5) is None
+    window = it.begin_window(4)
+    assert window is not None
+    assert (window.append.start, window.hole, window.epoch) == (3, Hole(4, 5), 1)
+    assert not it.window_due
+    assert it.send_next(CONNECTION, 5) is None, "nothing else is in flight"
+    assert it.window_stored(window, 4)
+    assert (it.target.position, it.target.next, it.state) == (5, 5, LaneState.PIPING)
+
+
+def test_a_window_never_crosses_the_barrier() -> None:
+    it = behind_a_first_hole(batch(2, 1), marker(3), marker(4))
+    it.barrier = 3
+    assert not it.holds_back, "at the barrier there is no hole"
+    it.barrier = 4
+    window = it.begin_window(4)
+    assert window is not None and window.hole == Hole(3, 4)
+    it.window_stored(window, 4)
+    assert it.at_barrier == 4
+
+
+def test_a_window_whose_lane_was_lost_or_stopped_meanwhile_counts_for_nothing() -> None:
+    it = behind_a_first_hole(batch(2, 1), marker(3))
+    window = it.begin_window(4)
+    assert window is not None
+    it.cut(2)
+    assert not it.must_recover, "the window is in flight"
+    assert not it.window_stored(window, 4)
+    assert it.must_recover and it.target.position == 2
+    stopped = behind_a_first_hole(batch(2, 1), marker(3))
+    window = stopped.begin_window(4)
+    assert window is not None
+    stopped.stop("any")
+    assert not stopped.at_rest
+    stopped.window_failed(window, "no answer")
+    assert stopped.at_rest and stopped.state is LaneState.STOPPED
+
+
+def test_sequence_0_of_a_raised_epoch_is_sent_only_right_after_a_look_at_the_log_end() -> None:
+    it = lane(0, 0, marker(0), batch(1, 1))
+    assert not it.look_again(100.0), "of the link's own epoch every sequence is checked"
+    it.fill()
+    it.filled(1, 4, it.begin_marking(4))
+    it.saw_end(100.0)
+    assert not it.look_again(102.0)
+    assert it.look_again(104.0)
+    assert it.state is LaneState.LOST
+
+
+def test_on_a_log_with_a_raised_epoch_the_first_batch_before_a_hole_is_only_the_first_record() -> None:
+    records = batch(0, 3, text=b"".join(map(record, range(3))))
+    it = lane(0, 0, records, marker(3))
+    assert send(it).step.end == 3, "no owner has ever sent a window"
+    it.fill_failed("any", unknown=False)
+    it = lane(0, 0)
+    it.fill_failed("any", unknown=False)
+    it.recovered(0, 5, 0, 1)
+    it.take(0, fetched(records + marker(3)), 5)
+    first = send(it).step
+    assert (first.start, first.end, first.sequence) == (0, 1, 5)
+    it.answered(first, 0, 0)
+    others = send(it).step
+    assert (others.start, others.end, others.sequence) == (1, 3, 6)
+    assert contents(next(walk(others.view))).keys() == {0, 1}
+    assert it.first_marker_settle_s == 0.0
+    it.answered(others, 0, 1)
+    assert (it.target.queued_bytes, it.hole_due()) == (0, Hole(3, 4))
+
+
+def test_a_first_batch_that_cannot_be_divided_makes_the_log_rest_before_the_hole() -> None:
+    for data in (batch(0, 1), batch(0, 2, text=b"rubbish")):
+        it = lane(0, 0)
+        it.fill_failed("any", unknown=False)
+        it.recovered(0, 5, 0, 1)
+        it.take(0, fetched(data), 5)
+        it.answered(send(it).step, 0, 0)
+        assert it.first_marker_settle_s == 1.0

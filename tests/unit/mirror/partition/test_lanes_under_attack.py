@@ -8,6 +8,7 @@ The broker follows rule M1. The faults are:
 - A request is still on its way when its copier is killed.
 - A barrier comes after batches across the barrier are merged.
 - The other copier owns the holes under the next term, while markers of the former owner are still on their way.
+- A window (`lane`, L) is refused, loses its answer, or arrives after the next owner's first batch or first marker.
 
 The target gets the source log exactly once, in order, and each record has its offset. The codec of another project
 builds and reads the batches.
@@ -25,7 +26,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from kmigrate.mirror.partition.lane import Lane
-from kmigrate.mirror.partition.steps import Append
+from kmigrate.mirror.partition.steps import Append, Window
 from kmigrate.protocol.codes import Code
 from kmigrate.records import merge
 from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
@@ -52,6 +53,10 @@ class Request:
     sent: bytes
 
     @property
+    def epoch(self) -> int:
+        return int(struct.unpack_from(">h", self.sent, 51)[0])
+
+    @property
     def sequence(self) -> int:
         return int(struct.unpack_from(">i", self.sent, 53)[0])
 
@@ -63,8 +68,17 @@ class Request:
 
 
 @dataclass
+class SentWindow:
+    """A batch and the markers behind the batch, on their way under a term."""
+
+    window: Window
+    request: Request
+    term: int
+
+
+@dataclass
 class Broker:
-    """The target's log by offset, and Kafka's state of the producer id: next sequence and last five batches."""
+    """The target's log by offset, and Kafka's state of the producer id: epoch, next sequence and last five batches."""
 
     log: list[bytes] = field(default_factory=list)
     next_sequence: int | None = None
@@ -74,9 +88,13 @@ class Broker:
     """End of the offsets that every new leader has: all offsets that were acknowledged or read."""
     marked_under: int = 0
     """Newest term with a marker in the log; markers of older terms are refused (V3)."""
+    epoch: int = 0
 
     def produce(self, request: Request) -> tuple[int, int]:
         values = request.values
+        assert request.epoch <= self.epoch, "only a marker raises the epoch"
+        if request.epoch < self.epoch:
+            return Code.INVALID_PRODUCER_EPOCH, -1
         for sequence, count, base in self.stored:
             if (sequence, count) == (request.sequence, len(values)):
                 return 0, base
@@ -89,9 +107,14 @@ class Broker:
         self.data_end = len(self.log)
         return 0, base
 
-    def mark(self, count: int, term: int) -> int:
+    def mark(self, count: int, term: int, epoch: int) -> int:
+        if epoch < self.epoch:
+            return Code.INVALID_PRODUCER_EPOCH
         if term < self.marked_under:
             return Code.TRANSACTION_COORDINATOR_FENCED
+        if epoch > self.epoch:
+            self.epoch, self.next_sequence = epoch, 0
+            self.stored.clear()
         self.marked_under = term
         self.log += [HOLE] * count
         self.replicated = len(self.log)
@@ -103,7 +126,7 @@ class Broker:
         while self.stored and self.stored[-1][2] >= self.replicated:
             self.next_sequence = self.stored.pop()[0]
         self.data_end = max((at + 1 for at, value in enumerate(self.log) if value != HOLE), default=0)
-        if not self.data_end:
+        if not self.data_end and not self.epoch:
             self.next_sequence = None
 
 
@@ -122,13 +145,25 @@ class Scene:
     owner: int = 0
     """Index of the copier that fills the holes."""
     term: int = 1
-    late: list[tuple[int, int]] = field(default_factory=list)
-    """Markers of a former owner, by count and term, that arrive after the next owner's first markers."""
+    late: list[tuple[int, int, int]] = field(default_factory=list)
+    """Markers of a former owner, by count, term and epoch, that arrive after the next owner's first markers."""
+    flying: SentWindow | None = None
+    """The owner's window without an answer yet."""
+    late_windows: list[SentWindow] = field(default_factory=list)
+    """Windows of former owners, and of killed ones, that may still arrive."""
+    recovered_at: list[int] = field(default_factory=lambda: [-1, -1])
+    """Log end that each copier has found last."""
+    windows: int = 0
+    """Number of windows that were stored."""
 
     def start(self, who: int) -> None:
         """Start a process in place of a killed process, whose requests may still arrive."""
         self.orphans += self.wire[who]
         self.wire[who] = []
+        if who == self.owner and self.flying is not None:
+            self.late_windows.append(self.flying)
+            self.flying = None
+            self.owner_began_anew()
         self.lanes[who] = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
         self.lanes[who].barrier = self.barrier
 
@@ -139,7 +174,8 @@ class Scene:
         if lane.must_recover:
             tail = self.target
             tail.replicated = len(tail.log)
-            lane.recovered(len(tail.log), tail.next_sequence or 0, tail.data_end)
+            lane.recovered(len(tail.log), tail.next_sequence or 0, tail.data_end, tail.epoch)
+            self.recovered_at[who] = len(tail.log)
         getattr(self, what)(who, lane, much)
         assert not lane.stopped, lane.report.problem
         assert self.barrier is None or len(self.target.log) <= self.barrier
@@ -150,6 +186,9 @@ class Scene:
             lane.take(lane.source.read_at, fetched(b"".join(found[: much + 1])), 0)
 
     def send(self, who: int, lane: Lane, much: int) -> None:
+        if who == self.owner and lane.holds_back:
+            self.send_window(who, lane, much)
+            return
         sent = lane.send_next(CONNECTION, 5)
         if sent is not None:
             self.wire[who].append(Request(sent.step, bytes(sent.step.view)))
@@ -160,6 +199,40 @@ class Scene:
             lane.answered(request.step, *self.target.produce(request))
             self.target.replicated = len(self.target.log)
             self.fill(who, lane, much, end_known=True)
+
+    def send_window(self, who: int, lane: Lane, much: int) -> None:
+        window = lane.begin_window(self.term) if self.flying is None else None
+        if window is not None:
+            self.flying = SentWindow(window, Request(window.append, bytes(window.append.view)), self.term)
+
+    def end_window(self, who: int, lane: Lane, much: int) -> None:
+        """Have the broker work on the owner's window; refuse the batch or lose the answer now and then."""
+        flying, lane = self.flying, self.lanes[self.owner]
+        if flying is None:
+            return
+        self.flying = None
+        stored = much != 0 and self.arrive_window(flying)
+        if stored and much != 1:
+            assert len(self.target.log) == flying.window.hole.end
+            assert lane.window_stored(flying.window, flying.term)
+            self.windows += 1
+        else:  # the connection is closed; its requests are settled before the tail is believed (P9)
+            lane.window_failed(flying.window, "no answer")
+
+    def arrive_window(self, sent: SentWindow) -> bool:
+        """Work on a window's requests as a broker does: behind a refused batch nothing is read."""
+        code, _ = self.target.produce(sent.request)
+        hole = sent.window.hole
+        return not code and not self.target.mark(hole.end - hole.start, sent.term, sent.window.epoch)
+
+    def arrive_late(self, who: int, lane: Lane, much: int) -> None:
+        """Let the windows of former owners arrive, but not while the owner stands at a hole that it has just found.
+
+        The owner looks at the log end right before its first marker there.
+        """
+        for sent in self.late_windows:
+            self.arrive_window(sent)
+        self.late_windows.clear()
 
     def pause(self, who: int, lane: Lane, much: int) -> None:
         lane.paused = not lane.paused
@@ -196,18 +269,25 @@ class Scene:
         if hole is None:
             return
         lane.fill()
-        if not (end_known and lane.target.marked_under == self.term) and len(self.target.log) != hole.start:
+        known = end_known and lane.target.marked_under == self.term
+        if not known and lane.first_marker_settle_s:
+            self.arrive_late(who, lane, 0)  # the log comes to rest
+        if not known and len(self.target.log) != hole.start:
             lane.fill_failed("moved", unknown=False)
             return
+        if self.recovered_at[who] < hole.start:  # the worst moment, between the look and the markers (M)
+            self.arrive_late(who, lane, 0)
+        epoch = lane.begin_marking(self.term)
         if much == 9:
             lane.fill_failed("no answer", unknown=True)  # the markers have not arrived
             return
-        assert self.target.mark(hole.end - hole.start, self.term) == 0
+        assert self.target.mark(hole.end - hole.start, self.term, epoch) == 0
         assert len(self.target.log) == hole.end, "a marker in another place"
         if much == 8:
             lane.fill_failed("no answer", unknown=True)  # the markers have arrived
         else:
-            lane.filled(hole.end, self.term)
+            lane.filled(hole.end, self.term, epoch)
+            lane.allow_windows(self.term)
 
     def take_over(self, who: int, lane: Lane, much: int) -> None:
         """Make the other copier the owner of the holes; markers of the former owner arrive in time or too late."""
@@ -215,22 +295,40 @@ class Scene:
         hole = before.hole_due()
         if hole is not None and hole.start == len(self.target.log):
             before.fill()
+            epoch = before.begin_marking(self.term)
             if much % 2:
-                assert self.target.mark(hole.end - hole.start, self.term) == 0
+                assert self.target.mark(hole.end - hole.start, self.term, epoch) == 0
             else:
-                self.late.append((hole.end - hole.start, self.term))
+                self.late.append((hole.end - hole.start, self.term, epoch))
             before.fill_failed("no answer", unknown=True)
-        self.owner, self.term = 1 - self.owner, self.term + 1
+        if self.flying is not None:
+            self.late_windows.append(self.flying)
+            before.window_failed(self.flying.window, "no answer")
+            self.flying = None
+        before.forbid_windows()
+        self.owner = 1 - self.owner
+        self.owner_began_anew()
+
+    def owner_began_anew(self) -> None:
+        """Begin the next term, in which the owner has seen nothing yet."""
+        self.term += 1
 
     def come_late(self, who: int, lane: Lane, much: int) -> None:
         while self.late and self.late[0][1] < self.target.marked_under:
-            assert self.target.mark(*self.late.pop(0)) == Code.TRANSACTION_COORDINATOR_FENCED
+            assert self.target.mark(*self.late.pop(0)) in (
+                Code.TRANSACTION_COORDINATOR_FENCED,
+                Code.INVALID_PRODUCER_EPOCH,
+            )
 
     def elect(self, who: int, lane: Lane, much: int) -> None:
         """Kill the leader with the offsets that no follower has; requests on their way get no answer."""
         for each in (0, 1):
             self.disconnect(each, self.lanes[each], 0)
+        if self.flying is not None:
+            self.lanes[self.owner].window_failed(self.flying.window, "lost")
+            self.flying = None
         self.orphans = []
+        self.late_windows = []
         self.target.fail_over()
 
     def fence(self, who: int, lane: Lane, much: int) -> None:
@@ -250,11 +348,14 @@ class Scene:
         """Let the first copier alone reach the end, with nothing lost any more."""
         while self.orphans:
             self.target.produce(self.orphans.pop(0))
+        self.end_window(0, self.lanes[0], 5)
+        self.arrive_late(0, self.lanes[0], 0)
+        self.lanes[self.owner].forbid_windows()
         self.owner, self.term = 0, self.term + 1
         self.lanes[0].paused = False
         end = self.ends[-1] if self.barrier is None else self.barrier
         for _ in range(100):
-            for what in ("read", "send", "answer", "fill"):
+            for what in ("read", "send", "answer", "end_window", "fill"):
                 self.act(0, what, 3)
             if self.lanes[0].target.position == end == len(self.target.log) and not self.lanes[0].must_recover:
                 break
@@ -262,7 +363,7 @@ class Scene:
 
 ACTIONS = {
     "read": 6, "send": 8, "answer": 6, "fill": 3, "refuse": 1, "disconnect": 1, "kill": 1, "arrive": 2, "elect": 1,
-    "fence": 0.3, "take_over": 0.7, "come_late": 1, "pause": 0.5, "let_go": 1,
+    "fence": 0.3, "take_over": 0.7, "come_late": 1, "pause": 0.5, "let_go": 1, "end_window": 6, "arrive_late": 1,
 }  # fmt: skip
 
 
@@ -285,6 +386,7 @@ def scene_of(dice: random.Random) -> tuple[Scene, list[bytes]]:
 
 @pytest.mark.parametrize("seeds", [range(at, at + 100) for at in range(0, 600, 100)], ids=str)
 def test_copiers_that_merge_in_different_places_write_the_source_log_once_and_in_order(seeds: range) -> None:
+    windows = 0
     for seed in seeds:
         dice = random.Random(seed)
         scene, wanted = scene_of(dice)
@@ -299,3 +401,5 @@ def test_copiers_that_merge_in_different_places_write_the_source_log_once_and_in
                 scene.set_barrier(None)
                 scene.drain()
         assert scene.target.log == wanted, f"seed {seed}"
+        windows += scene.windows
+    assert windows > 10

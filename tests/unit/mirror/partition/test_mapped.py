@@ -240,7 +240,7 @@ def test_a_lane_made_anew_under_the_same_term_writes_its_map_behind_what_the_one
         return LogTail(50, 100, 50)
 
     monkeypatch.setattr(module, "read_tail", tail)
-    nowhere, identity, nothing = cast("ClusterClient", None), CopyIdentity(77, 0, 78, 0), cast("Any", None)
+    nowhere, identity, nothing = cast("ClusterClient", None), CopyIdentity(77, 0), cast("Any", None)
     maps = Stored(nowhere)
     for number in range(3):
         maps._note(ChunkKey("uuid", "t", 0, 4, number))
@@ -265,7 +265,7 @@ def test_what_an_earlier_mirror_of_the_topic_stored_says_nothing_of_this_one(mon
         return LogTail(50, 100, 50)
 
     monkeypatch.setattr(module, "read_tail", tail)
-    nowhere, identity, nothing = cast("ClusterClient", None), CopyIdentity(77, 0, 78, 0), cast("Any", None)
+    nowhere, identity, nothing = cast("ClusterClient", None), CopyIdentity(77, 0), cast("Any", None)
     maps = Stored(nowhere)
     maps._chunks["uuid", "t", 0] = {ChunkKey("uuid", "t", 0, 4, 0): MapChunk("T", OffsetMap([Run(0, 0, 40)]).encode())}
     context = CopyContext(

@@ -37,7 +37,7 @@ class Target:
 
 
 def context(source: Any, target: Any, settings: LinkSettings | None = None) -> CopyContext:
-    identity, of_link = CopyIdentity(1, 0, 2, 0), settings or LinkSettings()
+    identity, of_link = CopyIdentity(1, 0), settings or LinkSettings()
     return CopyContext(source, target, identity, cast("Any", None), MirrorSettings(), link_settings=lambda: of_link)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,14 +13,16 @@ import pytest
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import LogOffset, ProducerState
 from kmigrate.errors import Unreachable
+from kmigrate.model.ids import LARGEST
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord, TopicRecord
+from kmigrate.net.clock import now_ms
 from kmigrate.workflow.base.control_markers import CopyTimes, copy_times, marker_findings
 
 DAY = 86_400_000
 BEGAN = 1_795_000_000_000
-MARKER = 7
-LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), BEGAN - 5, CopyIdentity(6, 0, MARKER, 0))
+COPY = 6
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), BEGAN - 5, CopyIdentity(COPY, 0))
 TOPIC = TopicRecord(
     "l",
     "t",
@@ -39,7 +42,8 @@ class Target:
 
     first: Mapping[int, int]
     markers: Mapping[int, int] = field(default_factory=dict)
-    """Time of the newest marker that the target remembers, by partition."""
+    """Newest time in the log, by partitions with markers that the target remembers."""
+    newest_list_offsets: int = 7
     oldest: int = BEGAN - 5 * DAY
     configs: Mapping[str, str] = field(
         default_factory=lambda: {"retention.ms": str(7 * DAY), "cleanup.policy": "delete"}
@@ -51,14 +55,20 @@ class Target:
             raise Unreachable("away", "no broker answers")
 
     async def describe_producers(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Any]:
-        states = {p: (ProducerState(MARKER, 0, -1, at, -1),) for p, at in self.markers.items()}
-        return {key: (0, (ProducerState(99, 0, 4, BEGAN + DAY, -1), *states.get(key[1], ()))) for key in keys}
+        plain = (ProducerState(COPY, 0, 4, BEGAN, -1),)
+        states = {p: (ProducerState(COPY, 1, -1, BEGAN - DAY, -1, 5),) for p in self.markers}
+        return {key: (0, (ProducerState(99, 0, 4, BEGAN + DAY, -1), *states.get(key[1], plain))) for key in keys}
 
     async def list_offsets(self, wanted: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], LogOffset]:
+        if set(wanted.values()) == {LARGEST}:
+            return {key: LogOffset(0, 1, 0, self.markers[key[1]]) for key in wanted}
         assert set(wanted.values()) in ({BEGAN}, {0})
         return {
             key: LogOffset(0, self.first.get(key[1], -1) if at else 0, 0, self.oldest) for key, at in wanted.items()
         }
+
+    async def call(self, request: Any, node: int | None, *, purpose: str) -> Any:
+        return SimpleNamespace(api_keys=[SimpleNamespace(api_key=2, max_version=self.newest_list_offsets)])
 
     async def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
         return {name: {key: ConfigValue(value, True) for key, value in self.configs.items()} for name in names}
@@ -75,6 +85,12 @@ def test_the_figures_of_a_copy_of_history() -> None:
     assert found[0].kept_until_ms == BEGAN + 8_000 + 7 * DAY
     assert found[0].longer_ms == 5 * DAY + 8_000
     assert found[0].as_json()["kept_until_ms"] == found[0].kept_until_ms
+
+
+def test_a_target_that_cannot_tell_its_newest_time_has_markers_up_to_now() -> None:
+    before = now_ms()
+    [found] = told(Target({0: 10}, {0: BEGAN}, newest_list_offsets=5)) or []
+    assert before <= found.marked_ms <= now_ms()
 
 
 def test_markers_whose_producer_the_target_has_forgotten_are_found_by_their_times() -> None:

@@ -1,0 +1,77 @@
+"""WriteTxnMarkers and ListOffsets by hand are what kio writes and reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.api import ApiKey, decode_body, element_type, encode_body, entity
+from kmigrate.protocol.hot import Buffer
+from kmigrate.protocol.markers import Marks, decode_log_ends, decode_marker_codes, encode_log_ends, encode_markers
+
+
+def joined(body: list[Buffer]) -> bytearray:
+    return bytearray(b"".join(map(bytes, body)))
+
+
+def test_each_marker_of_a_request_names_the_partitions_that_need_so_many() -> None:
+    marks = [Marks("a", 0, 1, 5, 7), Marks("b", 3, 2, 5, 7), Marks("a", 1, 1, 5, 7), Marks("ü", 2, 1, 6, 7)]
+    request = decode_body(entity(ApiKey.WRITE_TXN_MARKERS, 1, "request"), joined(encode_markers(77, marks)), 0)
+    found = [
+        (m.producer_epoch, m.coordinator_epoch, {str(t.name): tuple(t.partition_indexes) for t in m.topics})
+        for m in request.markers
+    ]
+    assert found == [
+        (5, 7, {"a": (0, 1), "b": (3,)}),
+        (5, 7, {"b": (3,)}),
+        (6, 7, {"ü": (2,)}),
+    ]
+    assert {(m.producer_id, m.transaction_result) for m in request.markers} == {(77, True)}
+
+
+def test_the_first_error_of_a_partition_is_its_code() -> None:
+    kind = entity(ApiKey.WRITE_TXN_MARKERS, 1, "response")
+    result = element_type(kind, "markers")
+    topic = element_type(result, "topics")
+    part = element_type(topic, "partitions")
+    error = type(part(partition_index=0, error_code=_code(0)).error_code)
+    answer = kind(
+        markers=tuple(
+            result(
+                producer_id=77,
+                topics=(
+                    topic(name="a", partitions=tuple(part(partition_index=p, error_code=error(c)) for p, c in told)),
+                ),
+            )
+            for told in (((0, 0), (1, 52)), ((1, 0), (2, 0)))
+        )
+    )
+    assert decode_marker_codes(bytearray(9) + encode_body(answer)) == {("a", 0): 0, ("a", 1): 52, ("a", 2): 0}
+
+
+def _code(number: int) -> object:
+    from kio.schema.errors import ErrorCode
+
+    return ErrorCode(number)
+
+
+def test_log_ends_are_asked_for_and_read() -> None:
+    body = joined(encode_log_ends([("a", 0), ("b", 2), ("a", 5)]))
+    request = decode_body(entity(ApiKey.LIST_OFFSETS, 5, "request"), body, 0)
+    assert request.replica_id == -2
+    asked = [(str(t.name), p.partition_index, p.timestamp) for t in request.topics for p in t.partitions]
+    assert asked == [("a", 0, -1), ("a", 5, -1), ("b", 2, -1)]
+    frame = bytearray.fromhex("00000000 00000001 00000000 00000001 0001 61 00000002")
+    frame += bytearray.fromhex("00000003 0000 ffffffffffffffff 0000000000000009 00000001")
+    frame += bytearray.fromhex("00000004 0006 ffffffffffffffff ffffffffffffffff ffffffff")
+    assert decode_log_ends(frame) == {("a", 3): (0, 9), ("a", 4): (6, -1)}
+
+
+@pytest.mark.parametrize(
+    ("decode", "ref"), [(decode_marker_codes, "short-markers-answer"), (decode_log_ends, "short-offsets-answer")]
+)
+def test_an_answer_that_ends_too_early_is_named(decode: object, ref: str) -> None:
+    frame = bytearray(9) + b"\2" + bytes(8) + b"\2\2a\2\0" if decode is decode_marker_codes else bytearray(13)
+    with pytest.raises(ProtocolViolation) as raised:
+        decode(frame)  # type: ignore[operator]
+    assert raised.value.ref == ref
