@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from kmigrate.errors import Failed
 from kmigrate.sandbox.client_specs import Access, Launch, ProducerSpec
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
-from kmigrate.sandbox.security import USERS, SandboxSecurity, permits
+from kmigrate.sandbox.security import CLIENT_USERS, USERS, SandboxSecurity, permits, router_section
 
 
 def test_every_cluster_has_an_authority_and_passwords_of_its_own(tmp_path: Path) -> None:
@@ -67,3 +68,14 @@ def test_a_machine_without_openssl_is_told_so(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Failed, match="openssl-missing"):
         SandboxSecurity.create(tmp_path / "s")
+
+
+def test_the_table_of_a_secure_sandbox_has_each_user_of_the_live_clients(tmp_path: Path) -> None:
+    """A user without an entry could neither write to the source nor join a group that follows."""
+    source, target = (SandboxSecurity.create(tmp_path / side) for side in ("source", "target"))
+    section = tomllib.loads(router_section(source, target))
+    table = Path(section["credentials"])
+    clients = tomllib.loads(table.read_text("utf-8"))["clients"]
+    assert clients.keys() == set(CLIENT_USERS.values())
+    assert {entry["clusters"]["source"]["sasl.username"] for entry in clients.values()} == clients.keys()
+    assert stat.S_IMODE(table.stat().st_mode) == 0o600
