@@ -305,8 +305,10 @@ class Session:
         is_back = head.api_key in _COORDINATED and self.knows_brokers and self._shared.handoff.is_back(self)
         if is_back and self._sent_on(head, frame):
             return True
-        if treatment in _OF_GROUPS and (table.held_groups or table.followed):
-            return self._group(head, frame)
+        if treatment in _OF_GROUPS:
+            if table.held_groups or table.followed:
+                return self._group(head, frame)
+            self._group_wait.ends()
         if not self._may_go(head, treatment):
             return False
         if treatment is Treatment.SASL:

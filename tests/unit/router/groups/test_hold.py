@@ -104,6 +104,10 @@ def test_a_join_goes_to_the_target_the_moment_the_group_opens() -> None:
     member.turns()
     assert member.asked(JOIN) == [("target", JOIN)]
     assert code_of(member.read(JOIN).error_code) == 0
+    member.stage.edge.clock += 60.0
+    member.stage._held = ("g",)
+    member.turns()
+    assert joins(member) is None, "a join of a group that holds again waits anew"
 
 
 def test_a_router_that_stops_answers_a_join_at_once() -> None:
