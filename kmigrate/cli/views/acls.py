@@ -71,7 +71,7 @@ def _view(acls: ClusterAcls) -> list[RenderableType]:
     title = f"{acls.cluster.name}, as {acls.wanted.side}: rights of {acl_principal(acls.cluster)}"
     made = table("resource", "operation", "for", "without the right", title=title)
     for grant in acls.grants:
-        made.add_row(_KINDS[grant.resource], grant.operation, grant.why, grant.without or "no migration")
+        made.add_row(_KINDS[grant.resource], grant.operation, grant.why, grant.without or "(needed)")
     needed, optional = (acls.commands(optional=word) for word in (False, True))
     return [
         made,
