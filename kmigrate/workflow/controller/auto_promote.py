@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import GroupMember
-from kmigrate.errors import KmigrateError
+from kmigrate.cluster.groups import describe_groups
+from kmigrate.errors import Failed, KmigrateError
 from kmigrate.model.lifecycle import GroupMode, GroupPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import RouterPresence
@@ -33,8 +34,6 @@ from kmigrate.workflow.verbs.groups import judged_promote, promote_groups, unpro
 
 __all__ = ["AutoPromote", "AutoSettings"]
 
-_MOST_AT_ONCE = 100
-"""Maximum number of groups in one question to the source."""
 _PROMOTES_AT_ONCE = 10
 """Maximum number of groups whose guards are asked at the same time."""
 _LONGEST_PAUSE_S = 1800.0
@@ -94,12 +93,10 @@ class AutoPromote:
         self._forget_others(log.state, {record.key for records in candidates.values() for record in records})
         for link in log.state.links():
             records = candidates[link.name]
-            for at in range(0, len(records), _MOST_AT_ONCE):
-                some = records[at : at + _MOST_AT_ONCE]
-                try:
-                    reasons |= await self._look_at(link, some, routers)
-                except KmigrateError as error:
-                    reasons |= {record.key: error.what for record in some}
+            try:
+                reasons |= await self._look_at(link, records, routers)
+            except KmigrateError as error:
+                reasons |= {record.key: error.what for record in records}
         self.reasons.clear()
         self.reasons.update(reasons)
 
@@ -114,29 +111,37 @@ class AutoPromote:
     async def _look_at(
         self, link: LinkRecord, records: Collection[GroupRecord], routers: Collection[RouterPresence]
     ) -> dict[str, str]:
-        """Ask the source once about some groups, promote those that are due, and return why the others are not."""
-        state = self.connections.log.state
-        coupled = {group for each in state.couplings(link.name) for group in each.groups}
-        reasons = {
-            record.key: _coupled(record, topics)
-            for record in records
-            if record.group in coupled and (topics := unpromoted_topics(state, record))
-        }
+        """Ask the source about the groups, promote those that are due, and return why the others are not."""
+        reasons = self._coupled_groups(link, records)
         asked = [record for record in records if record.key not in reasons]
         if not asked:
             return reasons
-        _, source_admin = await self.connections.source(link)
-        described = await source_admin.describe_groups([record.group for record in asked])
+        source, _ = await self.connections.source(link)
+        described = await describe_groups(source, [record.group for record in asked])
         turn = asyncio.Semaphore(_PROMOTES_AT_ONCE)
 
         async def judge(record: GroupRecord) -> None:
             async with turn:
-                direct = _direct_members(record, described[record.group].members, routers)
+                state = described[record.group]
+                if isinstance(state, Failed):
+                    reasons[record.key] = state.what
+                    return
+                direct = _direct_members(record, state.members, routers)
                 if reason := await self._judge(link, record, direct):
                     reasons[record.key] = reason
 
         await together(*map(judge, asked))
         return reasons
+
+    def _coupled_groups(self, link: LinkRecord, records: Collection[GroupRecord]) -> dict[str, str]:
+        """Return why groups of transactions are not promoted, by the key of the group's record."""
+        state = self.connections.log.state
+        coupled = {group for each in state.couplings(link.name) for group in each.groups}
+        return {
+            record.key: _coupled(record, topics)
+            for record in records
+            if record.group in coupled and (topics := unpromoted_topics(state, record))
+        }
 
     async def _judge(self, link: LinkRecord, record: GroupRecord, direct: list[GroupMember]) -> str:
         """Ask for the promote where the group is due; return why the group is not promoted, or ''."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import GroupMember, GroupState
-from kmigrate.errors import Refused, Unreachable
+from kmigrate.errors import Failed, Refused, Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.members import member_mark
@@ -45,6 +45,9 @@ class Estate:
     members: dict[str, tuple[GroupMember, ...]] = field(default_factory=dict)
     asked: list[list[str]] = field(default_factory=list)
     failure: Exception | None = None
+    """Failure of the connection to the source."""
+    refusal: Failed | None = None
+    """Failure of each group's coordinator."""
     written: list[Record] = field(default_factory=list)
     """Records that somebody else writes before the next look."""
     target: Any = None
@@ -52,10 +55,12 @@ class Estate:
     async def source(self, _: LinkRecord) -> Any:
         if self.failure is not None:
             raise self.failure
-        return None, self
+        return self, None
 
-    async def describe_groups(self, groups: list[str]) -> dict[str, GroupState]:
+    async def describe(self, groups: list[str]) -> dict[str, GroupState | Failed]:
         self.asked.append(groups)
+        if self.refusal is not None:
+            return dict.fromkeys(groups, self.refusal)
         return {group: GroupState(group, "stable", "classic", self.members.get(group, ())) for group in groups}
 
     def at_router(self, *groups: str, joined: bool = True, waits: bool = False) -> None:
@@ -99,6 +104,7 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> Guards:
         return made.behind
 
     monkeypatch.setattr(auto_promote, "promote_groups", look)
+    monkeypatch.setattr(auto_promote, "describe_groups", Estate.describe)
     monkeypatch.setattr(auto_promote, "uncopied", lacks)
     monkeypatch.setattr(auto_promote, "Positions", lambda *_: None)
     monkeypatch.setattr(auto_promote, "monotonic", lambda: CLOCK.now)
@@ -197,12 +203,12 @@ def test_without_a_member_at_a_router_a_group_is_not_promoted_and_costs_no_reque
 
 
 @pytest.mark.usefixtures("guards")
-def test_a_look_at_thousands_of_groups_asks_only_about_groups_at_routers_and_many_at_a_time() -> None:
+def test_a_look_at_thousands_of_groups_asks_once_and_only_about_groups_at_routers() -> None:
     groups = [replace(GROUP, group=f"g{number}") for number in range(2_000)]
     estate = Estate(MemoryLog(LINK, *groups))
     estate.at_router(*(group.group for group in groups[:150]))
     after(estate, 0)
-    assert [len(asked) for asked in estate.asked] == [100, 50]
+    assert [len(asked) for asked in estate.asked] == [150]
 
 
 def test_a_group_of_transactions_is_left_to_the_promote_of_their_topics(guards: Guards) -> None:
@@ -289,7 +295,9 @@ def test_a_source_that_does_not_answer_is_told_and_asked_again(failure: Exceptio
     estate = Estate(MemoryLog(LINK, GROUP), {"g": (CARRIED,)}, failure=failure)
     estate.at_router("g")
     assert reason(after(estate, 2)) == "no broker answers"
-    estate.failure = None
+    estate.failure, estate.refusal = None, Unreachable("no-coordinator", "its coordinator is away")
+    assert reason(after(estate, SETTLE_S)) == "its coordinator is away"
+    estate.refusal = None
     after(estate, SETTLE_S)
     assert estate.group().phase is GroupPhase.PROMOTING
 
