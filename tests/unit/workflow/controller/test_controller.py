@@ -222,3 +222,20 @@ def test_a_seal_comes_off_also_while_the_target_refuses_what_settles_the_topic(m
         assert (record.seal, record.reason) == (None, "not-settled: POLICY_VIOLATION")
 
     asyncio.run(scene())
+
+
+def test_reasons_of_automatic_promotes_displace_no_other_reason() -> None:
+    """A presence names so many reasons at most; reasons of promotes under way come first."""
+
+    async def scene() -> None:
+        connections = Dark(MemoryLog(LINK, TOPIC))
+        controller = Controller(cast("Any", connections), "c")
+        controller._auto.reasons.update({f"group/l/g{number}": "1 member(s) on the source" for number in range(200)})
+        controller._auto.reasons[TOPIC.key] = "overwritten"
+        await acted(controller)
+        [word] = connections.log.alive(ControllerPresence)
+        assert word.waits[TOPIC.key] == "tried again: no-broker: no broker of s answers"
+        assert len(word.waits) == 100
+        assert connections.waits_for(replace(GROUP, group="g0")) == "1 member(s) on the source"
+
+    asyncio.run(scene())
