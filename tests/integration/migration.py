@@ -34,6 +34,8 @@ from tests.integration.positions import commit_positions
 _PATIENCE_S = 120.0
 """Time for whatever happens within seconds on an idle machine; no test waits for this time to pass."""
 
+PATIENT = "[promote]\nfence_timeout_s = 30.0\n"
+"""Settings with which a promote is not given up because the machine is busy."""
 _BUSY = 3
 """A busy machine gets this many times the seconds that `wait_until` is given."""
 
@@ -54,7 +56,7 @@ class Migration:
     source: KafkaCluster
     target: KafkaCluster
     folder: Path
-    settings: str = ""
+    settings: str = PATIENT
     engines: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     workers: int = 1
@@ -251,7 +253,7 @@ class Migration:
 @contextmanager
 def fresh_migration(
     root: Path,
-    settings: str = "",
+    settings: str = PATIENT,
     brokers: int = 1,
     source_version: str = SOURCE_VERSION,
     config: dict[str, str] | None = None,

@@ -81,7 +81,7 @@ def test_spark_copies_plain_old_and_transactional_partitions_to_the_same_offsets
 def test_continuous_tasks_copy_a_live_topic_and_its_new_partitions_until_its_promote(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
-    run = Migration(source, target, tmp_path / "run", "[promote]\nstraggler_window_s = 0.0\n")
+    run = Migration(source, target, tmp_path / "run", "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 0.0\n")
     link, topic = unique_name("link"), unique_name("endless")
     make_topic(source, topic, 2)
     produce(source.bootstrap, topic, 2_000, partitions=2)

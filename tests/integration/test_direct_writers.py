@@ -29,7 +29,7 @@ WINDOW_S = 1.0
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
-    settings = f"[promote]\nstraggler_window_s = {WINDOW_S}\n"
+    settings = f"[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = {WINDOW_S}\n"
     with fresh_migration(Path(tmp_path_factory.mktemp("direct")), settings) as made:
         made.does("link", "create", "blue", "--source", "source", "--target", "target")
         made.start("mirror", "router", "controller")

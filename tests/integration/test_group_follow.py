@@ -21,7 +21,7 @@ from tests.integration.migration import Migration, fresh_migration, wait_until
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
-    settings = "[promote]\nfence_timeout_s = 5.0\nstraggler_window_s = 2.0\n"
+    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 2.0\n"
     with fresh_migration(tmp_path, settings) as run:
         yield run
 
@@ -99,7 +99,7 @@ HASTY = {f"group.consumer.{name}heartbeat.interval.ms": "1000" for name in ("", 
 @contextmanager
 def newer_migration(folder: Path, config: dict[str, str]) -> Iterator[Migration]:
     """Start a migration from a cluster that serves groups of the new protocol."""
-    settings = "[promote]\nfence_timeout_s = 5.0\nstraggler_window_s = 2.0\n"
+    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 2.0\n"
     with fresh_migration(folder, settings, source_version=TARGET_VERSION, config=config) as run:
         yield run
 

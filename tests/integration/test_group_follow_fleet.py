@@ -141,7 +141,7 @@ def read_twice(run: Migration, positions: Mapping[int, int]) -> list[tuple[int, 
 
 @contextmanager
 def begun(folder: Path, fleet: Fleet) -> Iterator[Migration]:
-    settings = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 2.0\n"
+    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 2.0\n"
     source, target = fleet.versions
     config = dict(fleet.config or {})
     with fresh_migration(folder, settings, source_version=source, target_version=target, config=config) as run:

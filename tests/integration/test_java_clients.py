@@ -30,7 +30,7 @@ PARTITIONS = 2
 
 @pytest.fixture
 def migration(tmp_path: Path, brokers: int) -> Iterator[Migration]:
-    settings = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 1.0\n"
+    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 1.0\n"
     with fresh_migration(tmp_path, settings, brokers) as run:
         yield run
 

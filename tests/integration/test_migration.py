@@ -15,7 +15,7 @@ from tests.integration.migration import Migration, assert_clean, fresh_migration
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
-    settings = "[promote]\nfence_timeout_s = 3.0\nstraggler_window_s = 3.0\n"
+    settings = "[promote]\nfence_timeout_s = 6.0\nstraggler_window_s = 3.0\n"
     with fresh_migration(tmp_path, settings) as run:
         yield run
 

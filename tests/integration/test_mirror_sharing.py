@@ -171,7 +171,7 @@ class Workers:
 def test_workers_share_the_partitions_of_a_topic_to_its_promote_and_end_with_the_process_that_started_them(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
-    run = Migration(source, target, tmp_path / "run", "[promote]\nstraggler_window_s = 0.0\n")
+    run = Migration(source, target, tmp_path / "run", "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 0.0\n")
     link, topic = unique_name("link"), unique_name("worked")
     make_topic(source, topic, partitions=4)
     produce(source.bootstrap, topic, 4_000, partitions=4)

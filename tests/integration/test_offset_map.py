@@ -244,7 +244,9 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
     tmp_path: Path, own_cluster: OwnCluster, unique_name: Names
 ) -> None:
     source = own_cluster(version=SOURCE_VERSION, config=BUSY_CLEANER)
-    run = Migration(source, own_cluster(), tmp_path / "run", "[promote]\nstraggler_window_s = 1.0\n")
+    run = Migration(
+        source, own_cluster(), tmp_path / "run", "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 1.0\n"
+    )
     topic = unique_name("gap")
     run.make_topic(topic, 1, config={"retention.ms": "-1"})
     write_with_a_huge_gap(source.bootstrap, topic)

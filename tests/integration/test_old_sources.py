@@ -359,7 +359,7 @@ def test_a_live_migration_from_2_8_ends_clean(
     old_source: KafkaCluster, own_cluster: Callable[..., KafkaCluster], unique_name: Names, tmp_path: Path
 ) -> None:
     topic, group = unique_name("orders"), unique_name("billing")
-    settings = "[promote]\nfence_timeout_s = 3.0\nstraggler_window_s = 3.0\n"
+    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 3.0\n"
     run = Migration(old_source, own_cluster(), tmp_path / "run", settings)
     try:
         run.make_topic(

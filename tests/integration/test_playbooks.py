@@ -24,7 +24,9 @@ PLAYBOOKS = Path(__file__).parents[2] / "kmigrate" / "playbooks"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
     """Clusters with a few topics and a group, and all engines."""
-    with fresh_migration(tmp_path_factory.mktemp("playbooks"), "[promote]\nstraggler_window_s = 1.0\n") as migration:
+    with fresh_migration(
+        tmp_path_factory.mktemp("playbooks"), "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 1.0\n"
+    ) as migration:
         producer = Producer({**migration.source.client(), "linger.ms": 5})
         for topic in ("one", "first", "second", "mapped", "gate"):
             migration.make_topic(topic, 2)

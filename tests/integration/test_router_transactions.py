@@ -47,7 +47,7 @@ JAVA_RECORDS = 3_200
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
-    settings = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 2.0\n"
+    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 2.0\n"
     with fresh_migration(tmp_path, settings) as run:
         yield run
 
