@@ -1,8 +1,8 @@
 """Control markers on the target, for many partitions in one request, with or without the batches before them.
 
 The windows of a group (`partition/lane.py`, L) leave as three requests on one connection: Produce with acks=0,
-WriteTxnMarkers, and ListOffsets for the log ends. Brokers work on a connection's requests one after another. A broker
-that refuses a Produce request with acks=0 closes the connection, and so never reads the markers behind the request.
+WriteTxnMarkers, and ListOffsets for the log ends. Brokers work on a connection's requests one after another (P1). A
+broker that refuses a Produce request with acks=0 closes the connection, and never reads the markers behind it (P2).
 
 Markers are *not* compare-and-set (W5). So only a partition's owner writes markers, under the producer id of the data:
 
@@ -13,7 +13,8 @@ Markers are *not* compare-and-set (W5). So only a partition's owner writes marke
 
 A broker's answer does not say how many markers were written, nor whether other writes came between. So the log end
 decides. The next group of a connection leaves once the last group is answered, because a broker takes a connection's
-next request only when the replicas have the markers. A connection that owes an answer for too long is left by reset.
+next request only when the replicas have the markers (P7). A connection that owes an answer for too long is left by
+reset (P9).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ L  A window is a batch with acks=0, and behind the batch, on the same connection
    between. A window is sent only if nothing else is in flight, and if a marker of the present term has raised the
    producer epoch: brokers then refuse all data of earlier owners. Behind a raised epoch the sequences begin at 0.
 M  A window of an earlier owner may come late, while its batch is the last one that the log has of us: a repeat is no
-   error, and the markers would be one too many. So on a log with a raised epoch the first batch is only the first
+   error (P5), and the markers would be one too many. So on a log with a raised epoch the first batch is only the first
    record, because then the late batch is a gap. If that cannot be, the log must be at rest before the first marker.
 N  Sequence 0 of a raised epoch is accepted behind whatever the log holds: after an unclean election, that has lost the
    marker, the batch would take another offset. So this batch is sent only right after a look at the log end.
