@@ -119,7 +119,7 @@ class MirrorPresence:
     engine: CopyEngine = CopyEngine.DAEMON
     """Copy engine; Spark: an attempt of a Spark task, which does not belong to the link's mirror processes."""
     said_ms: int = 0
-    """Time of this report, ms since the epoch; ages are by the same clock, not the reader's; 0: older version."""
+    """Time of this report, ms since the epoch; ages are by the same clock, not the reader's."""
     let_go: int = -1
     """Epoch of the newest state known here; −1 while this instance works on a topic or group being forgotten."""
     disk: DiskUse | None = None
@@ -339,8 +339,8 @@ class RouterPresence:
     """Longest time for which a request was held at the last fence, by topic key and partition."""
     connections: int = 0
     forwarded: int = 0
-    on_brokers: int = -1
-    """Number of client connections to broker listeners; −1: reported by a version that cannot finish a link."""
+    on_brokers: int = 0
+    """Number of client connections to broker listeners."""
     clients: tuple[ConnectedClient, ...] = ()
     """Connected clients; the first few of many."""
     more_clients: int = 0
@@ -352,15 +352,15 @@ class RouterPresence:
     groups: Mapping[str, GroupReport] = field(default_factory=dict)
     """Reports on groups that follow, by group."""
     bootstrap: str = ""
-    """host:port of the router's bootstrap listener; '' from a version without fallback routers."""
+    """host:port of the router's bootstrap listener."""
     listeners: Mapping[int, str] = field(default_factory=dict)
     """host:port of the router's listener for each target broker."""
     fallbacks: Mapping[str, str] = field(default_factory=dict)
     """host:port where this router receives another router's clients, by the other router's `bootstrap`."""
     limits: RouterLimits | None = None
-    """Use of the router's limits; None: reported by a version without this field."""
-    waiting: tuple[str, ...] | None = None
-    """Groups whose members wait here for the promote, or did a moment ago; None: from a version without this field."""
+    """Use of the router's limits; None: not reported."""
+    waiting: tuple[str, ...] | None = ()
+    """Groups whose members wait here for the promote, or did a moment ago; None: missing, and `trouble` says why."""
     trouble: str = ""
     """Reason why fences, groups and clients are missing here: the whole report is too large for the presence topic."""
     staying: tuple[int, ...] = ()

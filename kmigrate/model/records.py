@@ -24,7 +24,6 @@ from kmigrate.model.words import advised
 
 __all__ = [
     "CLOSED_SIZE",
-    "LEAST_READER",
     "SCHEMA",
     "SEALED_SIZE",
     "SIZE_LIMIT",
@@ -73,13 +72,9 @@ __all__ = [
 ]
 
 SCHEMA = 3
-"""Version of the record format that this version of kmigrate writes."""
-LEAST_READER = 3
-"""Lowest format version whose readers may act on the records that this version of kmigrate writes.
+"""Version of the record format. Every change of a record's fields raises it.
 
-Every record names LEAST_READER; older readers refuse the record. A change of the format takes two releases: the first
-reads the new format, the second writes it, with a higher SCHEMA. A reader that does not know a field ignores the field,
-or writes the record again without it. Only if that would do harm, LEAST_READER rises to the first release's version.
+A version of kmigrate reads the records of its own format alone, and refuses all others by name.
 """
 
 SIZE_LIMIT, SEALED_SIZE = "max.message.bytes", "1"
@@ -421,7 +416,6 @@ class GroupRecord:
     reason: str = ""
     way_on: str = ""
     """Advice against `reason`, from the error of a promote."""
-    force: bool = False
     asked_ms: int = 0
     written: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     unread: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -760,7 +754,7 @@ class StrayRecord:
     instances: tuple[str, ...]
     """Instances; the record's own key, which no instance takes off, stands for the oldest of very many."""
     bootstrap: str = ""
-    """host:port of the newest instance's bootstrap listener; '' if a version without this field wrote the record."""
+    """host:port of the newest instance's bootstrap listener."""
 
     @property
     def key(self) -> str:

@@ -1,11 +1,11 @@
 """Bytes of state-log records: an envelope around the record's JSON.
 
-    {"schema": 3, "reader": 3, "at": offset, "prev": nonce of the previous record, "nonce": own nonce, "record": {…}}
+    {"schema": 3, "at": offset, "prev": nonce of the previous record, "nonce": own nonce, "record": {…}}
 
 A dropped key has a null value, so that compaction can remove the key; its envelope, without a record, stands in the
-header `kmigrate`. `schema` is the version of the record's shape, `reader` the lowest version that may act on the
-record. A record of a newer schema that allows our version is read without the unknown fields. `at` makes the log
-linearizable even if the broker forgot its producer state: a record at another offset than `at` is void.
+header `kmigrate`. `schema` is the version of the record's format: a version of kmigrate reads its own format alone, and
+refuses all others by name. `at` makes the log linearizable even if the broker forgot its producer state: a record at
+another offset than `at` is void.
 
 Every client with the permission to write kmigrate's topics may put anything there. A record that kmigrate did not write
 is a stray, void for every reader: the record decides nothing, and ends no process. `status`, `doctor` and metrics count
@@ -29,12 +29,13 @@ from kmigrate.model.presences import (
     RouterPresence,
 )
 from kmigrate.model.record_json import Record, decode_part, decode_record, encode_record, number_of, plain
-from kmigrate.model.records import LEAST_READER, SCHEMA
+from kmigrate.model.records import SCHEMA
 from kmigrate.records.batch import Batch
 
 __all__ = [
     "ENVELOPE_HEADER",
     "NEWER_LOG",
+    "OLDER_LOG",
     "Envelope",
     "Presence",
     "PresenceReader",
@@ -107,8 +108,8 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no number of kmigrate's")
 
 
-NEWER_LOG = "newer-state-log"
-"""Reference of the error for a record that this version must not act on; this error ends a router, too."""
+NEWER_LOG, OLDER_LOG = "newer-state-log", "older-state-log"
+"""References of the errors for a record of another version's format; these errors end a router, too."""
 ENVELOPE_HEADER = b"kmigrate"
 """The header of a tombstone that holds the tombstone's envelope."""
 
@@ -131,7 +132,6 @@ def encode_envelope(envelope: Envelope) -> bytes:
     """Return the value of a record, or the header of a tombstone if the envelope has no record."""
     body: dict[str, object] = {
         "schema": SCHEMA,
-        "reader": LEAST_READER,
         "at": envelope.at,
         "prev": envelope.prev,
         "nonce": envelope.nonce,
@@ -254,19 +254,19 @@ class Written:
     prev: str
     nonce: str
     schema: int
-    reader: int
     record: Any
     """The record's JSON; None for a deletion."""
 
     def decoded(self) -> Envelope:
-        """Return the envelope; raise StateLogBroken if this version cannot decode the record or must not act on it."""
-        if self.reader > SCHEMA:
+        """Return the envelope; raise StateLogBroken if the record has another format, or cannot be decoded."""
+        if self.schema != SCHEMA:
+            newer = self.schema > SCHEMA
             raise StateLogBroken(
-                NEWER_LOG,
-                f"the state log was written by a newer kmigrate: schema {self.schema}, for readers of schema "
-                f"{self.reader} and later; this one has {SCHEMA}",
+                NEWER_LOG if newer else OLDER_LOG,
+                f"the state log was written by {'a newer' if newer else 'an older'} kmigrate: schema {self.schema}; "
+                f"this one has {SCHEMA}",
                 still_true="nothing was changed",
-                next_step="use the newer version of kmigrate",
+                next_step="use the version of kmigrate that wrote the log, until its links are finished and deleted",
             )
         record = None if self.record is None else decode_record(self.record)
         return Envelope(self.at, self.prev, self.nonce, record)
@@ -277,13 +277,14 @@ def read_envelope(value: bytes, *, tombstone: bool = False) -> Written:
     body = read_json(value)
     try:
         schema = body["schema"]
-        numbers = schema, body.get("reader", schema), body["at"]
+        numbers = schema, body["at"]
         texts = body["prev"], body["nonce"]
-        record = None if tombstone else body["record"]  # schema 1 wrote null for a dropped key
+        record = None if tombstone else body["record"]
     except KeyError as missing:
         raise StrayRecordError(f"is no envelope: it has no {missing.args[0]}") from missing
     if not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers) or not schema:
         raise StrayRecordError("is no envelope: its numbers are none")
-    if not all(isinstance(each, str) for each in texts) or not isinstance(record, dict | None):
+    ours = isinstance(record, dict) or tombstone or schema != SCHEMA
+    if not all(isinstance(each, str) for each in texts) or not ours:
         raise StrayRecordError("is no envelope: its parts have other types")
-    return Written(numbers[2], *texts, numbers[0], numbers[1], record)
+    return Written(body["at"], *texts, schema, record)

@@ -38,6 +38,7 @@ from kmigrate.records.build import one_record_batch, read_single_record
 from kmigrate.state.codec import (
     ENVELOPE_HEADER,
     NEWER_LOG,
+    OLDER_LOG,
     Envelope,
     Presence,
     PresenceReader,
@@ -226,13 +227,13 @@ class StateLog:
     async def changed_or_broken(self, timeout: float) -> KmigrateError | None:
         """Wait as `changed` does, and return why the log cannot be read; None if all is well.
 
-        The caller keeps the state; the reader starts again. Raise only for a newer version's record not to be ignored.
+        The caller keeps the state; the reader starts again. Raise only for a record of another version's format.
         """
         if self._broken is None:
             with suppress(StateLogBroken):
                 await self.changed(timeout)
         if self._broken is not None:
-            if self._broken.ref == NEWER_LOG:
+            if self._broken.ref in (NEWER_LOG, OLDER_LOG):
                 raise self._broken
             await sleep(timeout)
             self.read_again()

@@ -17,7 +17,7 @@ HOSTILE_NAMES = (
     "'\"\\", "a/b/c", "%s%n", "x" * 200,
 )  # fmt: skip
 _KINDS = ("LeaseRecord", "TopicRecord", "LinkRecord", "RouterPresence", "MirrorPresence", "FencedProgress", "Nothing")
-_FIELDS = ("kind", "schema", "reader", "at", "prev", "nonce", "record", "instance", "link", "topics", "applied", "name")
+_FIELDS = ("kind", "schema", "at", "prev", "nonce", "record", "instance", "link", "topics", "applied", "name")
 _NUMBERS = (-1, 0, 1, 2, 99, 1 << 31, 1 << 63, 10**40, 1e308, -0.0)
 
 

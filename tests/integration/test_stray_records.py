@@ -38,7 +38,7 @@ _ODD = [
     b"",
     b"\xff\x00\x1b[31m",
     _DEEP,
-    b'{"schema": 99, "reader": 99}',
+    b'{"schema": 99}',
     b'{"kind": ["RouterPresence"], "instance": {}}',
     b'{"kind": "RouterPresence", "instance": "i", "name": 7, "applied": 1, "interval_ms": 1e999}',
     b'{"schema": 99, "target_topic_id": [], "runs": "////"}',
@@ -121,7 +121,7 @@ def test_a_copy_of_the_format_with_the_right_offset_and_chain_ends_nobody_and_de
     def copies(log: StateLog) -> list[bytes]:
         at, chain = log._fold.next_offset, ["another", log._fold.last_nonce, ""]
         made = [Envelope(at + n, prev, f"copy{n}", LeaseRecord("n", "thief", 1_000)) for n, prev in enumerate(chain)]
-        newer = {**json.loads(encode_envelope(replace(made[1], at=at + 3))), "schema": 99, "reader": 99}
+        newer = {**json.loads(encode_envelope(replace(made[1], at=at + 3))), "schema": 99}
         return [*map(encode_envelope, made), json.dumps(newer).encode()]
 
     async def scenario() -> None:

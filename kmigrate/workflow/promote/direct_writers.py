@@ -84,7 +84,7 @@ def seen_direct_writers(log: StateLog, record: TopicRecord) -> _Found:
         for partition, seen in presence.topics.get(record.topic, {}).items():
             if not seen.direct_ms:
                 continue
-            last_ms = now - max(0, (presence.said_ms or now) - seen.direct_ms)
+            last_ms = now - max(0, presence.said_ms - seen.direct_ms)
             key = partition, seen.direct_id, seen.direct_epoch
             _note(found, key, last_ms, seen.direct_offset)
     return {key: writer for key, writer in found.items() if not log.state.is_routed(record.link, key[1], key[2])}

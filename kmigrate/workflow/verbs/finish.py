@@ -202,9 +202,6 @@ def _router_guard(
     if report is None:
         remedy = f"start it again, or: kmigrate router forget {name}"
         return refuse("router-silent", f"router {name} on {router.host} is silent", remedy)
-    if report.on_brokers < 0:
-        what = f"router {name} is of a version that cannot finish a link"
-        return refuse("router-too-old", what, f"start router {name} with this version")
     if report.protocol != protocol:
         return refuse(
             "protocol-differs",
@@ -267,7 +264,7 @@ def left_behind(connections: Connections, epoch: int) -> Left:
     reports = [report for report in connections.log.alive(RouterPresence) if report.instance in names]
     heard = {report.instance for report in reports if report.applied >= epoch}
     return Left(
-        sum(max(0, report.on_brokers) for report in reports),
+        sum(report.on_brokers for report in reports),
         tuple(client for report in reports for client in report.clients),
         tuple(sorted(name for instance, name in names.items() if instance not in heard)),
     )

@@ -467,8 +467,8 @@ def _against_group(record: GroupRecord, state: State, reports: _Reports, at_ms: 
                 f"start it again, or, if its process has ended: kmigrate router forget {name} --dead",
             )
         if report.waiting is None:
-            what = f"router {name} is of a version that does not say which groups' members wait there"
-            return refuse("router-too-old", what, f"start router {name} with this version")
+            what = f"router {name} does not tell which groups' members wait there: {report.trouble}"
+            return refuse("waiting-unknown", what, "repeat it once kmigrate status shows no such trouble")
         followed = report.groups.get(group)
         if group in report.waiting or (followed is not None and (followed.members or followed.in_flight)):
             return refuse(

@@ -131,7 +131,7 @@ async def wait_let_go(connections: Connections, link: str) -> None:
                 "mirror-busy",
                 f"mirror process {', '.join(busy)} has not said within {_LET_GO_S:g} s that it has let go of what "
                 "is forgotten",
-                next_step="repeat it; a mirror of an older version never reports this: start it with this version",
+                next_step="repeat it",
             )
         await connections.log.changed(1.0)
 

@@ -44,7 +44,7 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
     max_leaves=12,
 )
-_FIELDS = ["schema", "reader", "at", "prev", "nonce", "record", "kind", "instance", "link", "applied", "topics"]
+_FIELDS = ["schema", "at", "prev", "nonce", "record", "kind", "instance", "link", "applied", "topics"]
 _SHAPED = st.dictionaries(
     st.sampled_from([*_FIELDS, "interval_ms", "active", "name", "clients", "fences", "notes", "upkeep", "limits"]),
     _JSON | st.sampled_from(sorted(KINDS)),

@@ -9,7 +9,7 @@ import cramjam
 import pytest
 
 from kmigrate.errors import StateLogBroken
-from kmigrate.model.records import LEAST_READER, SCHEMA, LeaseRecord
+from kmigrate.model.records import SCHEMA, LeaseRecord
 from kmigrate.protocol.primitives import read_varint, zigzag
 from kmigrate.records.batch import HEADER_SIZE, Batch, assemble, walk
 from kmigrate.records.build import one_record_batch
@@ -98,12 +98,12 @@ def test_a_break_of_the_chain_is_refused() -> None:
 
 @pytest.mark.parametrize("prev", ["a", "other", ""], ids=["chained", "another-chain", "no-chain"])
 @pytest.mark.parametrize("producer", [-1, 4711], ids=["plain", "idempotent"])
-@pytest.mark.parametrize("reader", [1, SCHEMA + 1], ids=["readable", "of-a-newer-version"])
+@pytest.mark.parametrize("schema", [SCHEMA, SCHEMA + 1], ids=["readable", "of-a-newer-version"])
 def test_a_copy_of_the_format_by_another_producer_is_a_stray_whatever_it_names(
-    prev: str, producer: int, reader: int
+    prev: str, producer: int, schema: int
 ) -> None:
     """kmigrate writes the state log with a single producer id that no broker hands out."""
-    body = {**json.loads(envelope(1, prev, "b", 99)), "schema": reader, "reader": reader}
+    body = {**json.loads(envelope(1, prev, "b", 99)), "schema": schema}
     copied = replace(batch(1, json.dumps(body).encode()), producer_id=producer)
     fold = fold_of(batch(0, envelope(0, "", "a", 1)), copied)
     assert fold.state.lease("w") == LeaseRecord("w", "me", 1)
@@ -141,11 +141,11 @@ def test_a_tombstone_removes_the_key_and_is_a_link_of_the_chain() -> None:
         fold.take(batch(2, envelope(2, "a", "c", 2)))
 
 
-def test_a_null_record_of_schema_1_removes_the_key() -> None:
-    gone = json.dumps({"schema": 1, "reader": 1, "at": 1, "prev": "a", "nonce": "b", "record": None}).encode()
+def test_a_null_record_is_a_stray_because_a_tombstone_drops_a_key() -> None:
+    gone = json.dumps({"schema": SCHEMA, "at": 1, "prev": "a", "nonce": "b", "record": None}).encode()
     fold = fold_of(batch(0, envelope(0, "", "a", 1)), batch(1, gone))
-    assert fold.state.lease("w") is None
-    assert fold.last_nonce == "b"
+    assert fold.state.lease("w") == LeaseRecord("w", "me", 1)
+    assert (fold.strays.count, fold.last_nonce) == (1, "a")
 
 
 def test_a_tombstone_that_stands_elsewhere_is_void_and_asks_for_a_repair() -> None:
@@ -175,10 +175,10 @@ def test_a_void_record_over_a_tombstone_asks_for_a_tombstone() -> None:
         batch(1, b"[" * 100_000),
         batch(1, b'{"schema": 99, "reader": 99}'),
         batch(1, b'{"schema": 99, "reader": 99, "at": 7, "prev": "a", "nonce": "n", "record": {}}'),
-        batch(1, b'{"schema": 2, "at": 1, "prev": "x", "nonce": "n", "record": {"kind": "LeaseRecord", "term": []}}'),
-        batch(1, b'{"schema": 2, "at": 1, "prev": "a", "nonce": 7, "record": {}}'),
+        batch(1, b'{"schema": 3, "at": 1, "prev": "x", "nonce": "n", "record": {"kind": "LeaseRecord", "term": []}}'),
+        batch(1, b'{"schema": 3, "at": 1, "prev": "a", "nonce": 7, "record": {}}'),
         batch(1, b'{"schema": 1e400, "at": 1, "prev": "a", "nonce": "", "record": {}}'),
-        batch(1, b'{"schema": 2, "at": 1, "prev": "\\ud800", "nonce": "\\udfff", "record": {}}'),
+        batch(1, b'{"schema": 3, "at": 1, "prev": "\\ud800", "nonce": "\\udfff", "record": {}}'),
     ],
     ids=lambda each: repr(bytes(each.view[61:100])),
 )
@@ -276,8 +276,8 @@ def test_keys_that_strangers_make_up_do_not_pile_up_to_be_repaired() -> None:
     assert len(fold.repairs) == 1000
 
 
-def test_a_tombstone_that_needs_a_newer_reader_is_refused() -> None:
-    body = {**json.loads(dropped(0, "", "a")), "schema": SCHEMA + 1, "reader": SCHEMA + 1}
+def test_a_tombstone_of_a_newer_version_is_refused() -> None:
+    body = {**json.loads(dropped(0, "", "a")), "schema": SCHEMA + 1}
     with pytest.raises(StateLogBroken) as caught:
         fold_of(tombstone(0, json.dumps(body).encode()))
     assert caught.value.ref == "newer-state-log"
@@ -334,50 +334,30 @@ def test_foreign_bytes_are_refused(value: bytes) -> None:
         read_envelope(value).decoded()
 
 
-def test_a_newer_schema_is_refused_by_name() -> None:
-    value = json.dumps({"schema": SCHEMA + 1, "at": 0, "prev": "", "nonce": "", "record": None}).encode()
+@pytest.mark.parametrize(
+    ("schema", "ref", "says"),
+    [(SCHEMA + 1, "newer-state-log", "by a newer kmigrate"), (SCHEMA - 1, "older-state-log", "by an older kmigrate")],
+)
+@pytest.mark.parametrize("drops", [False, True], ids=["record", "tombstone"])
+def test_a_record_of_another_versions_format_is_refused_by_name_with_both_versions(
+    drops: bool, schema: int, ref: str, says: str
+) -> None:
+    """A field that one version does not know may decide what the other version does."""
+    written = dropped(0, "", "a") if drops else envelope(0, "", "a", 1)
+    value = json.dumps({**json.loads(written), "schema": schema}).encode()
+    with pytest.raises(StateLogBroken) as caught:
+        fold_of(tombstone(0, value) if drops else batch(0, value))
+    assert caught.value.ref == ref
+    assert caught.value.what.endswith(f"{says}: schema {schema}; this one has {SCHEMA}")
+
+
+def test_a_record_of_the_first_versions_is_refused_by_name_too() -> None:
+    value = json.dumps({"schema": 1, "reader": 1, "at": 0, "prev": "", "nonce": "", "record": None}).encode()
     with pytest.raises(StateLogBroken) as caught:
         read_envelope(value).decoded()
-    assert caught.value.ref == "newer-state-log"
-
-
-def in_schema(schema: int, reader: int | None, **unknown: object) -> bytes:
-    """Return an envelope as a later version would write the envelope."""
-    body = json.loads(envelope(0, "", "a", 7))
-    body["schema"], body["record"] = schema, {**body["record"], **unknown}
-    if reader is None:
-        del body["reader"]
-    else:
-        body["reader"] = reader
-    return json.dumps(body).encode()
-
-
-def test_a_record_of_the_next_schema_is_read_where_it_says_that_this_version_may() -> None:
-    fold = fold_of(batch(0, in_schema(SCHEMA + 1, SCHEMA, later="unknown here")))
-    assert fold.state.lease("w") == LeaseRecord("w", "me", 7)
-
-
-def test_a_record_that_needs_a_newer_reader_is_refused_with_both_versions() -> None:
-    with pytest.raises(StateLogBroken, match=f"for readers of schema {SCHEMA + 1} and later; this one has {SCHEMA}"):
-        fold_of(batch(0, in_schema(SCHEMA + 1, SCHEMA + 1)))
-
-
-@pytest.mark.parametrize("written", [batch(0, envelope(0, "", "a", 1)), tombstone(0, dropped(0, "", "a"))])
-def test_a_version_from_before_tombstones_stops_at_all_that_this_one_writes(
-    written: Batch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise that version would stop at the first tombstone, as at a stray record, in the middle of a migration."""
-    monkeypatch.setattr("kmigrate.state.codec.SCHEMA", 1)
-    with pytest.raises(StateLogBroken) as caught:
-        fold_of(written)
-    assert caught.value.ref == "newer-state-log"
-
-
-def test_a_record_from_before_readers_were_named_is_read() -> None:
-    assert fold_of(batch(0, in_schema(SCHEMA, None))).state.lease("w") == LeaseRecord("w", "me", 7)
+    assert caught.value.ref == "older-state-log"
 
 
 def test_every_record_that_is_written_can_be_read_by_the_version_that_writes_it() -> None:
-    body = json.loads(envelope(0, "", "a", 1))
-    assert (body["schema"], body["reader"]) == (SCHEMA, LEAST_READER)
-    assert LEAST_READER <= SCHEMA
+    assert json.loads(envelope(0, "", "a", 1))["schema"] == SCHEMA
+    assert fold_of(batch(0, envelope(0, "", "a", 7))).state.lease("w") == LeaseRecord("w", "me", 7)

@@ -312,8 +312,8 @@ def test_a_record_that_this_version_must_not_ignore_is_borne_by_nobody(monkeypat
         cluster = Cluster([stored(0, "a", 1)], end=1)
         log = StateLog(cluster)  # type: ignore[arg-type]
         await log.open()
-        monkeypatch.setattr("kmigrate.state.codec.SCHEMA", 1)
         cluster.logs[1], cluster.end = [stored(0, "a", 1), stored(1, "b", 1, prev="0")], 2
+        monkeypatch.setattr("kmigrate.state.codec.SCHEMA", 1)
 
         async def bear() -> None:
             while True:

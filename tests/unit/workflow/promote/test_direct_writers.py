@@ -183,8 +183,3 @@ def test_a_direct_writer_whose_id_a_router_took_over_is_named_no_more() -> None:
 
 def test_what_was_there_when_the_mirror_began_says_nothing() -> None:
     assert seen(-1, SAID_MS) == []
-
-
-def test_a_mirror_of_a_version_that_does_not_tell_its_clock_is_believed_to_have_ours() -> None:
-    assert len(seen(-1, 1_000, said_ms=0, clock_ms=now_ms())) == 1
-    assert seen(-1, 60_000, said_ms=0, clock_ms=now_ms()) == []

@@ -81,7 +81,6 @@ def test_retries_of_writes_before_the_last_flip_are_waited_out() -> None:
     ("words", "ref"),
     [
         ((), "router-silent"),
-        ((replace(WORD, on_brokers=-1),), "router-too-old"),
         ((replace(WORD, protocol="SASL_SSL"),), "protocol-differs"),
         ((replace(WORD, maps_clients=True),), "clients-mapped"),
     ],

@@ -571,7 +571,7 @@ def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> Non
         (GroupMode.HOLD, replace(WORD, waiting=("g",)), "members-at-router"),
         (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupReport(members=(member_mark("m"),))}), "members-at-router"),
         (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupReport(in_flight=1)}), "members-at-router"),
-        (GroupMode.HOLD, replace(WORD, waiting=None), "router-too-old"),
+        (GroupMode.HOLD, replace(WORD, waiting=None, trouble="presence-too-large: why"), "waiting-unknown"),
         (GroupMode.HOLD, None, "router-silent"),
     ],
 )
