@@ -137,7 +137,13 @@ def test_a_topic_is_moved_by_the_commands_that_the_help_names(kmigrate: Shell) -
     assert [(t["topic"], t["phase"], t["offsets"], t["lag"]) for t in shot["topics"]] == [
         ("notes", "promoted", "identical", 0)
     ]
-    assert kmigrate("link", "check")["findings"][0]["level"] == "ok"
+    assert kmigrate("link", "alter", "--set", "hole_limit=7")["changes"] == ["link l: hole_limit: 100000 → 7"]
+    assert kmigrate("link", "show")["settings"]["hole_limit"] == 7
+    assert kmigrate("link", "alter", "--set", "hole_limit=none", code=2)["error"] == "bad-config-value"
+    kmigrate.environment["KMIGRATE_MIRROR__HOLE_LIMIT"] = "8"
+    found = kmigrate("link", "check")["findings"]
+    del kmigrate.environment["KMIGRATE_MIRROR__HOLE_LIMIT"]
+    assert (found[0]["level"], found[-1]["ref"]) == ("ok", "link-settings-differ")
     code, lines = kmigrate.stop_engines()
     assert (code, lines[-1]) == (0, {"event": "stopped"})
     kmigrate("link", "delete", "l", "--yes")

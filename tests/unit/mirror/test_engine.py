@@ -67,6 +67,13 @@ def test_a_process_that_ends_says_that_its_share_is_free_and_gives_up_the_lease(
     assert (lease.holder, lease.term) == ("", 4)
 
 
+def test_a_process_whose_configuration_contradicts_the_link_says_so_in_its_notes() -> None:
+    it = engine(MemoryLog(LEASE, TOPIC, SHARED))
+    assert it._notes() == ()
+    it._link = replace(it._link, contradictions=lambda of_link: {"hole_limit": f"7, not {of_link.hole_limit}"})
+    assert it._notes() == ("link-settings-differ: 7, not 100000; the link's setting counts",)
+
+
 def test_one_that_ends_in_the_middle_of_a_hole_keeps_silent_as_if_it_had_died() -> None:
     log = MemoryLog(LEASE, TOPIC, SHARED)
     leaving = engine(log)

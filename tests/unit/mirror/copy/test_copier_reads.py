@@ -19,6 +19,7 @@ from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.partition.mapped import MappedLane
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.records import CopyIdentity
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
@@ -138,6 +139,20 @@ def test_topics_that_were_copied_and_went_are_not_remembered(monkeypatch: pytest
         if number in (100, 299):
             seen.append(census(scene.copier))
     assert grown(seen[:1], seen[1:], {}) == {}
+
+
+@pytest.mark.parametrize(("limit", "stops"), [(4, True), (5, False)])
+def test_a_lane_follows_a_hole_limit_that_is_altered_while_it_copies(limit: int, stops: bool) -> None:
+    nowhere, of_link = cast("ClusterClient", None), LinkSettings(hole_limit=4 if limit == 5 else 5)
+    identity, holes = CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None)
+    copier = Copier(CopyContext(nowhere, nowhere, identity, holes, MirrorSettings(), link_settings=lambda: of_link))
+    copier.assign([MirroredTopic("t", "", "", {0: 0})])
+    lane = copier.lanes[KEY]
+    lane.recovered(0, 0, 0)
+    of_link = LinkSettings(hole_limit=limit)
+    copier.assign([MirroredTopic("t", "", "", {0: 0})])
+    lane.take(0, fetched(batch(5, 1)), now_ms())
+    assert lane.report.problem.startswith("large-gap: ") == stops
 
 
 def test_a_topic_that_was_made_anew_is_not_read_as_the_one_that_is_mirrored() -> None:
