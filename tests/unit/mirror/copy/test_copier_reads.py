@@ -144,7 +144,7 @@ def test_topics_that_were_copied_and_went_are_not_remembered(monkeypatch: pytest
 @pytest.mark.parametrize(("limit", "stops"), [(4, True), (5, False)])
 def test_a_lane_follows_a_hole_limit_that_is_altered_while_it_copies(limit: int, stops: bool) -> None:
     nowhere, of_link = cast("ClusterClient", None), LinkSettings(hole_limit=4 if limit == 5 else 5)
-    identity, holes = CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None)
+    identity, holes = CopyIdentity(1, 0), cast("HoleMaker", None)
     copier = Copier(CopyContext(nowhere, nowhere, identity, holes, MirrorSettings(), link_settings=lambda: of_link))
     copier.assign([MirroredTopic("t", "", "", {0: 0})])
     lane = copier.lanes[KEY]
