@@ -21,6 +21,7 @@ from rich.console import Console
 from kmigrate.errors import KmigrateError
 from tests.conformance.java_tools import JavaTools
 from tests.conformance.kafka_python import KafkaPython
+from tests.conformance.kafka_python_2 import KafkaPython2
 from tests.conformance.kgo import Kgo
 from tests.conformance.reference import kept_reference, reference_of
 from tests.conformance.rust import Librdkafka, Rdkafka
@@ -29,7 +30,7 @@ from tests.conformance.stage import direct, routed
 from tests.conformance.suite import Results, Suite
 from tests.conformance.verdict import Verdict, did_not_run, judge
 
-_SUITES: tuple[Suite, ...] = (KafkaPython(), Librdkafka(), Kgo(), Rdkafka(), JavaTools(), Sarama())
+_SUITES: tuple[Suite, ...] = (KafkaPython(), Librdkafka(), Kgo(), Rdkafka(), JavaTools(), Sarama(), KafkaPython2())
 SUITES = {suite.name: suite for suite in _SUITES}
 LOGS = Path("build/conformance")
 """The folder for the output of each run of a suite."""
