@@ -16,6 +16,7 @@ from kmigrate.errors import StateLogBroken
 from kmigrate.model.presences import (
     ControllerPresence,
     FencedProgress,
+    GroupReport,
     MirrorPresence,
     PartitionProgress,
     RouterPresence,
@@ -86,10 +87,10 @@ _SCALARS = frozenset({int, str, float, bool, type(None)})
 def _named_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     """Return a record's field names, each with the value that may be left out.
 
-    Only a partition's progress leaves values out: thousands of partitions must fit into a presence's message.
+    Only partitions' progress and reports on groups leave values out: a presence's message may have thousands of them.
     """
     nothing = object()
-    sparse = kind is PartitionProgress
+    sparse = kind in (PartitionProgress, GroupReport)
     return tuple((f.name, f.default if sparse else nothing) for f in dataclasses.fields(kind))
 
 

@@ -31,6 +31,7 @@ from kmigrate.model.presences import (
 from kmigrate.model.record_json import Record, decode_part, decode_record, encode_record, number_of, plain
 from kmigrate.model.records import SCHEMA
 from kmigrate.records.batch import Batch
+from kmigrate.state.parts import Part, PartReader, PartWriter
 
 __all__ = [
     "ENVELOPE_HEADER",
@@ -151,9 +152,18 @@ class PresenceWriter:
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, _KeptPartitions]] = {}
         """The kept JSON by link, topic and partition."""
+        self._parts = PartWriter()
+
+    def stored(self, key: str) -> None:
+        """Note that the bytes written last for a key are stored."""
+        self._parts.stored(key)
 
     def write(self, record: Report) -> bytes:
-        """Return the JSON of a presence."""
+        """Return the JSON of a presence, or of the next part of a large presence."""
+        if isinstance(record, MirrorPresence | RouterPresence):
+            record, part = self._parts.divide(record)
+            if part is not None:
+                return _text({**encode_record(record), _PART: plain(part)}).encode()
         if not isinstance(record, MirrorPresence | FencedProgress):
             return _text(encode_record(record)).encode()
         rest = encode_record(replace(record, topics={}))
@@ -166,9 +176,10 @@ class PresenceWriter:
         topics = ",".join(f"{json.dumps(topic)}:{{{_joined(kept_topic)}}}" for topic, kept_topic in now.items())
         return f'{_text(rest)[:-1]},"topics":{{{topics}}}}}'.encode()
 
-    def forget(self, link: str) -> None:
-        """Drop the kept JSON of a link for which this process announces nothing more."""
-        self._kept.pop(link, None)
+    def forget(self, presence: MirrorPresence) -> None:
+        """Drop what is kept of a link for which this process announces nothing more."""
+        self._kept.pop(presence.link, None)
+        self._parts.forget(presence.key)
 
 
 _KeptPartitions = dict[int, tuple[PartitionProgress, str]]
@@ -197,10 +208,23 @@ class PresenceReader:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], dict[str, tuple[_PartitionsJson, dict[int, PartitionProgress]]]] = {}
         """The kept values by link and instance of the mirror, and by topic."""
+        self._parts = PartReader()
 
     def read(self, value: bytes) -> Record:
         """Return the presence; raise StrayRecordError or ValueError for a stray, StateLogBroken for a newer version."""
         body = read_json(value)
+        place = body.pop(_PART, None)
+        if place is None:
+            record = self._read_whole(body)
+            if isinstance(record, MirrorPresence | RouterPresence):
+                self._parts.forget(record.key)
+            return record
+        record = decode_record(body)
+        if not isinstance(record, MirrorPresence | RouterPresence):
+            raise StrayRecordError("is a part of something that is never divided")
+        return self._parts.put_together(record, decode_part(Part, place))
+
+    def _read_whole(self, body: dict[str, Any]) -> Record:
         kind = body.get("kind")
         if not isinstance(kind, str):
             raise StrayRecordError("has no kind")
@@ -214,11 +238,15 @@ class PresenceReader:
         self._kept[mirror] = now if isinstance(record, MirrorPresence) else {**before, **now}
         return replace(record, topics={topic: partitions for topic, (_, partitions) in now.items()})
 
-    def forget(self, mirror: MirrorPresence) -> None:
-        """Drop the kept values of a mirror process that is gone."""
-        self._kept.pop((mirror.link, mirror.instance), None)
+    def forget(self, presence: Presence) -> None:
+        """Drop the kept values of a process that is gone."""
+        self._parts.forget(presence.key)
+        if isinstance(presence, MirrorPresence):
+            self._kept.pop((presence.link, presence.instance), None)
 
 
+_PART = "part"
+"""The field that makes a presence a part of a large presence (`state.parts`)."""
 _BY_PARTITION = {MirrorPresence.__name__, FencedProgress.__name__}
 
 _PartitionsJson = dict[str, Any]

@@ -488,7 +488,8 @@ class StateLog:
         """Update a mirror's presence by its progress on fenced topics; the moment of the presence stays unchanged."""
         presence, heard = self._presence.get(fenced.presence_key, (None, 0.0))
         if isinstance(presence, MirrorPresence):
-            now = replace(presence, applied=fenced.applied, topics={**presence.topics, **fenced.topics})
+            applied = fenced.applied if presence.applied >= 0 else -1  # a partial presence stays partial
+            now = replace(presence, applied=applied, topics={**presence.topics, **fenced.topics})
             self._presence[fenced.presence_key] = (now, heard)
 
     def _forget(self) -> None:
@@ -507,11 +508,12 @@ class StateLog:
 
     def _drop(self, name: str) -> None:
         presence, _ = self._presence.pop(name, (None, 0.0))
-        if isinstance(presence, MirrorPresence):
+        if presence is not None:
             self._reader.forget(presence)
-            if self._announced.pop(name, None) is not None:  # our own presence: the link is gone
-                self._announced.pop(f"fenced/{presence.link}/{presence.instance}", None)
-                self._writer.forget(presence.link)
+        if isinstance(presence, MirrorPresence) and self._announced.pop(name, None) is not None:
+            # our own presence: the link is gone
+            self._announced.pop(f"fenced/{presence.link}/{presence.instance}", None)
+            self._writer.forget(presence)
 
     def _heard(self, name: str, batch: Batch) -> float:
         """Return the moment from which a presence counts, on our monotonic clock.
@@ -650,7 +652,10 @@ class StateLog:
             epoch=-1,
             sequence=-1,
         )
-        return (await self._append(self._presence_topic, batch)).error
+        error = (await self._append(self._presence_topic, batch)).error
+        if not error:
+            self._writer.stored(record.key)
+        return error
 
     async def _refresh(self) -> None:
         try:

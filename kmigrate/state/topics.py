@@ -98,7 +98,8 @@ async def _is_empty(client: ClusterClient, info: TopicInfo) -> bool:
 _STATE_TOPICS = (STATE_TOPIC, PRESENCE_TOPIC)
 
 _LOOK_S = 0.05
-_HOUR_MS = 3600 * 1000
+_MINUTE_MS = 60 * 1000
+_HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
 _RECORD_BYTES = 8 << 20
 """Most bytes of a record: a mirror's presence with 20,000 partitions of 400 bytes; managed clusters allow no more."""
@@ -141,7 +142,11 @@ def _configs(replicas: int) -> dict[str, dict[str, str]]:
             "max.compaction.lag.ms": str(2 * _DAY_MS),
             "delete.retention.ms": str(_DAY_MS),  # time for a new reader to reach the tombstones
         },
-        PRESENCE_TOPIC: {**small, "max.compaction.lag.ms": str(_HOUR_MS)},
+        PRESENCE_TOPIC: {
+            **small,
+            "min.compaction.lag.ms": str(2 * _MINUTE_MS),  # a new reader reads the parts of the last minute
+            "max.compaction.lag.ms": str(_HOUR_MS),
+        },
         MAP_TOPIC: {**durable, "segment.bytes": str(64 << 20)},
     }
 

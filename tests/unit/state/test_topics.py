@@ -252,7 +252,7 @@ def test_a_state_topic_on_which_the_log_cannot_rest_is_put_right() -> None:
         "min.compaction.lag.ms": "86400000",
         "delete.retention.ms": "86400000",
     }
-    assert topics.configs[PRESENCE_TOPIC]["min.compaction.lag.ms"] == "0", "nothing is decided there"
+    assert topics.configs[PRESENCE_TOPIC]["min.compaction.lag.ms"] == "120000", "new readers read the last minute"
     topics = Altered({"min.compaction.lag.ms": "86400001", "min.insync.replicas": "3"})
     before = dict(topics.configs[STATE_TOPIC])
     assert (ensure(topics), topics.configs[STATE_TOPIC]) == ([], before), "what is safer stays"
@@ -267,7 +267,7 @@ def test_how_soon_the_log_cleaner_comes_is_left_to_who_has_set_it_on_the_topic(o
 
 def test_what_may_not_be_put_right_is_named() -> None:
     told = ensure(Altered(WEAK, alters=False))
-    assert [ref for ref, _ in told] == ["state-log-weak"] * 8
+    assert [ref for ref, _ in told] == ["state-log-weak"] * 9
     assert told[0][1].startswith(f"topic {STATE_TOPIC} has compression.type=lz4; ")
 
 
