@@ -61,6 +61,7 @@ __all__ = [
     "TransactionRecord",
     "VerifiedRange",
     "VerifiedRecord",
+    "barrier_key",
     "direct_key",
     "group_key",
     "late_key",
@@ -89,6 +90,10 @@ def link_key(link: str) -> str:
 
 def topic_key(link: str, topic: str) -> str:
     return f"topic/{link}/{topic}"
+
+
+def barrier_key(link: str, topic: str, chunk: int) -> str:
+    return f"barrier/{link}/{topic}/{chunk}"
 
 
 def group_key(link: str, group: str) -> str:
@@ -514,7 +519,7 @@ class BarrierRecord:
 
     @property
     def key(self) -> str:
-        return f"barrier/{self.link}/{self.topic}/{self.chunk}"
+        return barrier_key(self.link, self.topic, self.chunk)
 
 
 @dataclass(frozen=True, slots=True)

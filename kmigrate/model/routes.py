@@ -7,8 +7,9 @@ the count only falls; 0 proves the fence: nothing that an older table decided is
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
@@ -19,6 +20,7 @@ from kmigrate.model.records import (
     ProducerMark,
     TopicRecord,
     TransactionRecord,
+    group_key,
     topic_key,
 )
 from kmigrate.model.state import State
@@ -26,6 +28,7 @@ from kmigrate.model.state import State
 __all__ = [
     "DIRECT_LIMIT",
     "GroupRoute",
+    "Routes",
     "RoutingTable",
     "Serve",
     "TopicRoute",
@@ -135,9 +138,76 @@ class GroupRoute:
         return self.gathering and (self.frozen or not self.in_transactions)
 
 
+class Routes(dict[str, TopicRoute]):
+    """Routes of topics by name, an immutable value: `replaced` makes the next value.
+
+    The next value costs a copy of the mapping; what is kept apart is not computed anew.
+    """
+
+    __slots__ = ("fenced", "link_topics", "mirrored", "unready")
+
+    def __init__(self, routes: Mapping[str, TopicRoute]) -> None:
+        super().__init__(routes)
+        self.fenced: dict[str, TopicRoute] = {}
+        """Routes of topics whose unresolved forwards routers report."""
+        self.unready: dict[str, TopicRoute] = {}
+        """Routes of topics with partitions that nobody may read yet."""
+        self.mirrored: dict[str, str] = {}
+        """The ids at the target of topics that are not promoted."""
+        self.link_topics: Counter[str] = Counter()
+        """Number of topics that are not promoted, by link."""
+        if isinstance(routes, Routes):
+            self.fenced, self.unready = dict(routes.fenced), dict(routes.unready)
+            self.mirrored, self.link_topics = routes.mirrored, Counter(routes.link_topics)
+            return
+        for name, route in routes.items():
+            self._enter(name, route)
+            if (target_id := _mirrored_id(route)) is not None:
+                self.mirrored[name] = target_id
+
+    def replaced(self, changes: Mapping[str, TopicRoute | None]) -> Routes:
+        """Return these routes with changes; None removes a route."""
+        made = Routes(self)
+        ids = {name: _mirrored_id(route) for name, route in changes.items()}
+        if any(self.mirrored.get(name) != target_id for name, target_id in ids.items()):
+            made.mirrored = {**self.mirrored, **{name: each for name, each in ids.items() if each is not None}}
+            for name in [name for name, each in ids.items() if each is None]:
+                made.mirrored.pop(name, None)
+        for name, route in changes.items():
+            made._leave(name)
+            if route is not None:
+                made[name] = route
+                made._enter(name, route)
+        return made
+
+    def _leave(self, name: str) -> None:
+        before = self.pop(name, None)
+        self.fenced.pop(name, None)
+        self.unready.pop(name, None)
+        if before is not None and before.serve is not Serve.LOCAL:
+            self.link_topics[before.link] -= 1
+
+    def _enter(self, name: str, route: TopicRoute) -> None:
+        if route.fenced:
+            self.fenced[name] = route
+        if route.serve is Serve.HIDDEN or route.aligning:
+            self.unready[name] = route
+        if route.serve is not Serve.LOCAL:
+            self.link_topics[route.link] += 1
+
+
+def _mirrored_id(route: TopicRoute | None) -> str | None:
+    """Return the id at the target of a topic that is not promoted; None for another topic."""
+    return route.target_id if route is not None and route.serve is not Serve.LOCAL else None
+
+
 @dataclass(frozen=True, slots=True)
 class RoutingTable:
-    """The routes of topics and groups by name; a name without a route belongs to the target alone."""
+    """The routes of topics and groups by name; a name without a route belongs to the target alone.
+
+    A router may have routes of 10,000 topics, and a table is made at each state record. So a table shares all unchanged
+    parts with the table before, and names the topics whose routes have changed.
+    """
 
     epoch: int
     topics: Mapping[str, TopicRoute]
@@ -155,6 +225,26 @@ class RoutingTable:
     """Groups in follow mode that are not promoted, by name."""
     sources: tuple[str, ...] = ()
     """An unfinished link of each source cluster, also if all topics of the link are promoted."""
+    since: Mapping[str, TopicRoute] | None = None
+    """Routes of the table before, which `changed` counts from; None: the table was made anew."""
+    changed: frozenset[str] = frozenset()
+    """Topics with another route than in the table before."""
+
+    @property
+    def routes(self) -> Routes:
+        """The routes of topics, with the routes that need attention kept apart."""
+        return self.topics if isinstance(self.topics, Routes) else Routes(self.topics)
+
+    def changes_since(self, routes: Mapping[str, TopicRoute]) -> frozenset[str]:
+        """Return the topics whose routes may differ from these routes: all of them, but for the table before."""
+        if routes is self.topics:
+            return frozenset()
+        return self.changed if self.since is routes else frozenset((*routes, *self.topics))
+
+    def route_of(self, key: str) -> TopicRoute | None:
+        """Return the route with this topic key."""
+        route = self.topics.get(key.split("/", 2)[2])
+        return route if route is not None and route.key == key else None
 
     def of_one_source(self, link: str) -> tuple[str, ...]:
         """Return the links from a link's source cluster, including the link itself."""
@@ -236,7 +326,10 @@ def finished(state: State) -> bool:
 
 def routing_table(state: State) -> RoutingTable:
     """Return the table that a state implies."""
-    return _table(state, _topics(state))
+    waiting = [r for r in state.groups(forgotten=True) if r.phase is not GroupPhase.PROMOTED]
+    held = frozenset(r.group for r in waiting if _is_held(r))
+    followed = {r.group: _group_route(state, r) for r in waiting if r.mode is GroupMode.FOLLOW}
+    return _table(state, _topics(state), held, followed)
 
 
 def next_table(state: State, before: State, table: RoutingTable) -> RoutingTable:
@@ -250,51 +343,68 @@ def next_table(state: State, before: State, table: RoutingTable) -> RoutingTable
             known = record if record is not None else old.get(key)
             if isinstance(known, (TopicRecord, BarrierRecord)):
                 names.add(known.topic)
-    return _table(state, _with_changes(state, table.topics, names) if names else table.topics)
+    routes = table.routes.replaced(_routes(state, names)) if names else table.routes
+    held, followed = _groups(state, before, table)
+    return replace(_table(state, routes, held, followed), since=table.topics, changed=frozenset(names))
 
 
-def _topics(state: State) -> dict[str, TopicRoute]:
-    gates = _gates(state.all_barriers())
+def _topics(state: State) -> Routes:
     topics: dict[str, TopicRoute] = {}
     for record in state.topics(forgotten=True):
         link = state.link(record.link)
         if link is not None:
-            topics[record.topic] = _route(link, record, gates.get(record.key, ()))
-    return topics
+            topics[record.topic] = _route(link, record, state.barrier_chunks(link.name, record.topic))
+    return Routes(topics)
 
 
-def _with_changes(state: State, topics: Mapping[str, TopicRoute], names: Iterable[str]) -> dict[str, TopicRoute]:
-    """Return routes with the routes of some names made anew.
+def _routes(state: State, names: Iterable[str]) -> dict[str, TopicRoute | None]:
+    """Return the routes of some names, None for a name without a route.
 
     If two links have a record of a topic (a link keeps a forgotten topic's), the greatest key wins, as in a new table.
     """
-    made = dict(topics)
-    gates = _gates(state.all_barriers())
-    links = sorted(state.links(), key=lambda link: topic_key(link.name, ""))
-    for name in names:
-        made.pop(name, None)
-        for link in links:
+    made: dict[str, TopicRoute | None] = dict.fromkeys(names)
+    for link in sorted(state.links(), key=lambda link: topic_key(link.name, "")):
+        for name in made:
             record = state.topic(link.name, name, forgotten=True)
             if record is not None:
-                made[name] = _route(link, record, gates.get(record.key, ()))
+                made[name] = _route(link, record, state.barrier_chunks(link.name, name))
     return made
 
 
-def _gates(barriers: Iterable[BarrierRecord]) -> dict[str, list[BarrierRecord]]:
-    by_topic: dict[str, list[BarrierRecord]] = {}
-    for barrier in barriers:
-        by_topic.setdefault(topic_key(barrier.link, barrier.topic), []).append(barrier)
-    return by_topic
+def _groups(state: State, before: State, table: RoutingTable) -> tuple[frozenset[str], Mapping[str, GroupRoute]]:
+    """Return the held and the followed groups of the next table, with the changes since the table of `before`."""
+    changed = state.records.changed_since(before.records, "group")
+    known = (record if record is not None else before.records.get(key) for key, record in changed.items())
+    records = [record for record in known if isinstance(record, GroupRecord)]
+    names = {record.group for record in records}
+    if names or state.records.changed_since(before.records, "transaction"):
+        # Whether a group commits in transactions is searched during its promote.
+        names.update(name for name, route in table.followed.items() if route.gathering)
+    if not names:
+        return table.held_groups, table.followed
+    held, followed = set(table.held_groups - names), {k: v for k, v in table.followed.items() if k not in names}
+    links = {link.name for link in state.links()} | {record.link for record in records}
+    for link in sorted(links, key=lambda link: group_key(link, "")):
+        for name in names:
+            record = state.group(link, name, forgotten=True)
+            if record is None or record.phase is GroupPhase.PROMOTED:
+                continue
+            if _is_held(record):
+                held.add(name)
+            if record.mode is GroupMode.FOLLOW:
+                followed[name] = _group_route(state, record)
+    return frozenset(held), followed
 
 
-def _table(state: State, topics: Mapping[str, TopicRoute]) -> RoutingTable:
-    waiting = [r for r in state.groups(forgotten=True) if r.phase is not GroupPhase.PROMOTED]
-    held = frozenset(r.group for r in waiting if r.mode is GroupMode.HOLD or r.frozen)
-    followed = {r.group: _group_route(state, r) for r in waiting if r.mode is GroupMode.FOLLOW}
-    mirroring = sorted({route.link for route in topics.values() if route.serve is not Serve.LOCAL})
+def _is_held(record: GroupRecord) -> bool:
+    return record.mode is GroupMode.HOLD or record.frozen
+
+
+def _table(state: State, routes: Routes, held: frozenset[str], followed: Mapping[str, GroupRoute]) -> RoutingTable:
+    mirroring = sorted(link for link, topics in routes.link_topics.items() if topics)
     return RoutingTable(
         state.epoch,
-        topics,
+        routes,
         held,
         _Transactions(state),
         tuple(mirroring),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from operator import attrgetter
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from kmigrate.model.records import (
     TopicRecord,
     TransactionRecord,
     VerifiedRecord,
+    barrier_key,
     direct_key,
     group_key,
     late_key,
@@ -38,6 +40,8 @@ __all__ = ["Records", "State"]
 
 _BUCKETS = 256
 """Number of buckets of a kind; with 100,000 transactional ids a bucket has 400."""
+_MOST_IN_PLACE = 64
+"""Number of changes up to which the order of a kind is changed when it is asked for, and not made anew."""
 _R = TypeVar("_R", bound=Record)
 _Coupling = tuple[str, tuple[str, ...], tuple[str, ...]]
 """A link, and its topics and groups that a transactional id couples."""
@@ -66,11 +70,37 @@ class _Bucket(dict[str, Record]):
         return found
 
 
+class _Order:
+    """Records in the order of their keys, an immutable value."""
+
+    def __init__(self, keys: list[str], records: list[Record]) -> None:
+        self._keys = keys
+        self.records = records
+
+    def changed(self, changes: Mapping[str, Record | None]) -> _Order:
+        """Return the order after a few changes: two copies, however many records there are."""
+        keys, records = self._keys.copy(), self.records.copy()
+        for key, record in changes.items():
+            at = bisect_left(keys, key)
+            known = at < len(keys) and keys[at] == key
+            if record is None:
+                if known:
+                    del keys[at], records[at]
+            elif known:
+                records[at] = record
+            else:
+                keys.insert(at, key)
+                records.insert(at, record)
+        return _Order(keys, records)
+
+
 class _Kind:
     """All live records whose keys begin with the same word, spread over buckets; an immutable value."""
 
     def __init__(self, buckets: tuple[_Bucket, ...] = (_Bucket(),) * _BUCKETS) -> None:
         self.buckets = buckets
+        self.base: tuple[_Order, Mapping[str, Record | None]] | None = None
+        """The order of an earlier value, and the few changes since then."""
 
     def bucket(self, key: str) -> _Bucket:
         return self.buckets[hash(key) % _BUCKETS]
@@ -87,11 +117,23 @@ class _Kind:
                 bucket.pop(key, None)
             else:
                 bucket[key] = record
-        return _Kind(tuple(buckets))
+        made = _Kind(tuple(buckets))
+        made.base = self._base_with(records)
+        if "by_name" in self.__dict__ and all(record and key in self.bucket(key) for key, record in records.items()):
+            made.by_name = self.by_name
+        return made
+
+    def _base_with(self, records: Mapping[str, Record | None]) -> tuple[_Order, Mapping[str, Record | None]] | None:
+        before, changes = (self.order, {}) if "order" in self.__dict__ else self.base or (None, {})
+        if before is None or len(changes) + len(records) > _MOST_IN_PLACE:
+            return None
+        return before, {**changes, **records}
 
     def changed_since(self, before: _Kind) -> dict[str, Record | None]:
         """Return the records that differ from an earlier value; None for a key that is gone."""
         changed: dict[str, Record | None] = {}
+        if self is before:
+            return changed
         for now, then in zip(self.buckets, before.buckets, strict=True):
             if now is not then:
                 changed |= {key: record for key, record in now.items() if then.get(key) is not record}
@@ -99,9 +141,22 @@ class _Kind:
         return changed
 
     @cached_property
-    def in_order(self) -> tuple[Record, ...]:
+    def order(self) -> _Order:
         """The records in the order of their keys."""
-        return tuple(self.bucket(key)[key] for key in sorted(chain.from_iterable(self.buckets)))
+        if self.base is not None:
+            before, changes = self.base
+            return before.changed(changes)
+        keys = sorted(chain.from_iterable(self.buckets))
+        return _Order(keys, [self.bucket(key)[key] for key in keys])
+
+    @cached_property
+    def by_name(self) -> dict[str, str]:
+        """The first key of each topic or group, whatever its link."""
+        found: dict[str, str] = {}
+        for key in chain.from_iterable(self.buckets):
+            name = key.split("/", 2)[2]
+            found[name] = min(key, found.get(name, key))
+        return found
 
     @cached_property
     def couplings(self) -> tuple[TransactionRecord, ...]:
@@ -124,7 +179,7 @@ class Records(Mapping[str, Record]):
     """Live records by key, an immutable value: `put` makes the next value.
 
     The next value shares all unchanged buckets, so another record costs some microseconds, however many records there
-    are, also among many at once. The records of a kind stay sorted until a record of that kind changes.
+    are, also among many at once. The records of a kind stay sorted.
     """
 
     __slots__ = ("_kinds",)
@@ -142,11 +197,17 @@ class Records(Mapping[str, Record]):
 
     def of(self, word: str, kind: type[_R]) -> Iterator[_R]:
         """Return all records of a kind, whose keys begin with `word`, in the order of their keys."""
-        return (record for record in self._kinds.get(word, _NONE).in_order if isinstance(record, kind))
+        return (record for record in self._kinds.get(word, _NONE).order.records if isinstance(record, kind))
 
     def changed_since(self, before: Records, word: str) -> dict[str, Record | None]:
         """Return the changed records of a kind, None for a key that is gone; the cost depends on the changes alone."""
         return self._kinds.get(word, _NONE).changed_since(before._kinds.get(word, _NONE))
+
+    def first_named(self, word: str, name: str) -> Record | None:
+        """Return the record of a topic or group by name; if several links have one, the first by key."""
+        kind = self._kinds.get(word, _NONE)
+        key = kind.by_name.get(name)
+        return kind.bucket(key)[key] if key is not None else None
 
     def couplings(self) -> tuple[TransactionRecord, ...]:
         return self._kinds.get("transaction", _NONE).couplings
@@ -208,7 +269,8 @@ class State:
 
     def topic_owner(self, topic: str) -> TopicRecord | None:
         """Return the record of a target topic, whichever link owns or forgets it; at most one link does."""
-        return next((r for r in self.records.of("topic", TopicRecord) if r.topic == topic), None)
+        found = self.records.first_named("topic", topic)
+        return found if isinstance(found, TopicRecord) else None
 
     def groups(self, link: str | None = None, *, forgotten: bool = False) -> list[GroupRecord]:
         """Return the groups of a link or of all links; `forgotten` as for `topics`."""
@@ -222,7 +284,8 @@ class State:
 
     def group_owner(self, group: str) -> GroupRecord | None:
         """Return the group's record, whichever link owns or forgets it: the target has a single group of that name."""
-        return next((r for r in self.records.of("group", GroupRecord) if r.group == group), None)
+        found = self.records.first_named("group", group)
+        return found if isinstance(found, GroupRecord) else None
 
     def misplaced(self, link: str, group: str) -> MisplacedRecord:
         """Return the sightings of a group at the wrong cluster; an empty record if there are none."""
@@ -279,9 +342,14 @@ class State:
     def assignment(self, link: str) -> AssignmentRecord | None:
         return self._of_kind(AssignmentRecord, f"assignment/{link}")
 
-    def all_barriers(self) -> Iterator[BarrierRecord]:
-        """Return the barriers of all topics."""
-        return self.records.of("barrier", BarrierRecord)
+    def barrier_chunks(self, link: str, topic: str) -> Iterator[BarrierRecord]:
+        """Return the barriers of a topic, found by their keys: chunks are numbered from 0."""
+        for chunk in count():
+            found = self._of_kind(BarrierRecord, barrier_key(link, topic, chunk))
+            if found is None:
+                return
+            yield found
 
     def barriers(self, link: str, topic: str) -> Iterator[BarrierRecord]:
+        """Return all barriers of a topic, also where lower chunks are deleted already."""
         return (r for r in self.records.of("barrier", BarrierRecord) if (r.link, r.topic) == (link, topic))

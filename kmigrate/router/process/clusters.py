@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, ProducerState
@@ -13,7 +13,7 @@ from kmigrate.cluster.requests import FIRST_WITH_LARGEST, newest_versions
 from kmigrate.cluster.transactions import add_partition, open_topics
 from kmigrate.errors import BrokerRefused, KmigrateError
 from kmigrate.model.records import LinkRecord, ProducerMark
-from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
@@ -135,6 +135,10 @@ class Clusters:
         self._unfinished: tuple[str, ...] = ()
         """Links that may still mirror topics of their sources."""
         self._source_ids: dict[str, str] = {}
+        self._routes: Mapping[str, TopicRoute] = {}
+        """Routes of the newest table."""
+        self._leaderless: set[str] = set()
+        """Topics whose leaders the source has not told yet."""
         """Source ids of topics that are mirrored, or were until their promote."""
         self._refreshing_target = False
         self._target_tells = False
@@ -179,18 +183,28 @@ class Clusters:
                 except KmigrateError as error:
                     # Writes to this link's topics get "not leader" until the configuration knows the cluster.
                     _log.error("source of link %s: %s", link.name, error.what, extra={"link": link.name})
-        self._source_ids = {
-            name: route.source_id
-            for name, route in table.topics.items()
-            if route.source_id or route.serve is not Serve.LOCAL  # an old source tells no ids
-        }
+        names = table.changes_since(self._routes)
+        self._routes = table.topics
+        for name in names:
+            self._source_ids.pop(name, None)
+            route = table.topics.get(name)
+            if route is not None and (route.source_id or route.serve is not Serve.LOCAL):  # an old source tells no ids
+                self._source_ids[name] = route.source_id
         self._forget_topics(table)
-        for route in table.topics.values():
-            if route.serve is Serve.LOCAL or route.link not in self._sources:
+        self._read_leaders(table, names)
+
+    def _read_leaders(self, table: RoutingTable, changed: Iterable[str]) -> None:
+        """Read the leaders of topics whose routes have changed, and of topics whose source has told none yet."""
+        for name in self._leaderless.union(changed):
+            route = table.topics.get(name)
+            self._leaderless.discard(name)
+            if route is None or route.serve is Serve.LOCAL:
                 continue
-            source = self._sources[route.link]
-            if route.topic not in source.client.metadata.topics or source.produce_version < 0:
-                self.refresh_source(route.link, route.topic)
+            source = self._sources.get(route.link)
+            if source is None or route.topic not in source.client.metadata.topics or source.produce_version < 0:
+                self._leaderless.add(name)
+                if source is not None:
+                    self.refresh_source(route.link, route.topic)
 
     def _forget_topics(self, table: RoutingTable) -> None:
         """Drop the leaders of topics that are promoted or gone, if a source has many of them."""
@@ -198,8 +212,8 @@ class Clusters:
             known = len(source.client.metadata.topics)
             if known <= _SPARE_TOPICS:
                 continue
-            asked = {r.topic for r in table.topics.values() if r.link == name and r.serve is not Serve.LOCAL}
-            if known > _SPARE_TOPICS + len(asked):
+            if known > _SPARE_TOPICS + table.routes.link_topics[name]:
+                asked = {r.topic for r in table.topics.values() if r.link == name and r.serve is not Serve.LOCAL}
                 source.client.metadata_cache.keep(asked)
 
     # addresses

@@ -53,6 +53,10 @@ _LOOK_AT_CLIENTS_S = 5.0
 _BEAT_S = 0.25
 _DRAIN_LOOK_S = 0.01
 _LOOK_AT_MEMORY_S = 0.2
+_SHARE = 0.1
+"""Greatest part of the time that making announcements may take: each state record causes one."""
+_LONGEST_GAP_S = 0.02
+"""Longest time for which an announcement is put off: a fence waits for announcements."""
 
 
 class Router:
@@ -97,6 +101,10 @@ class Router:
         self._ports = Ports(settings, self._accept, self._arrivals)
         self._credentials = Credentials(settings, self._tls, self._take_table)
         self._serving = False
+        self._announces = False
+        """True if an announcement is about to be made."""
+        self._announced_at = self._announced_s = 0.0
+        """Time at which the newest announcement was made, and the time that making it took."""
         self._unheard = ""
         """Reason why this router's presence does not reach the log, or ''."""
         self._bootstrap = ("", 0)
@@ -434,13 +442,24 @@ class Router:
         show_router(registry, self._shared, lambda: len(self._connections), lambda: self._target.metadata.cluster_id)
 
     def _announce_now(self) -> None:
-        """Announce now, without waiting for announcements in flight: all use the same connection, in order."""
-        if self._serving:
+        """Announce now, or in a moment if announcements would take more than a part of the time (`_SHARE`).
+
+        No announcement waits for those in flight: all use the same connection, in order.
+        """
+        if self._serving and not self._announces:
+            self._announces = True
             self._tasks.start(self._announce())
 
     async def _announce(self) -> None:
+        gap = min(self._announced_s / _SHARE, _LONGEST_GAP_S)
+        if (pause := self._announced_at + gap - monotonic()) > 0:
+            await sleep(pause)
+        self._announces = False
+        began = monotonic()
+        presence = self.presence()
+        self._announced_at, self._announced_s = began, monotonic() - began
         try:
-            await self._state_log.announce(self.presence())
+            await self._state_log.announce(presence)
         except Failed as error:  # announced again within the interval; meanwhile clients do not need the announcement
             self._hear(error.what)
             return

@@ -43,7 +43,7 @@ class AligningPartitions:
 
     def follow(self, table: RoutingTable, now: float) -> None:
         """Take a newer table."""
-        aligning = {name: parts for name, route in table.topics.items() if (parts := _aligning(route)) != frozenset()}
+        aligning = {name: _aligning(route) for name, route in table.routes.unready.items()}
         if not aligning and not self._spans:
             return
         for name in self._spans.keys() | aligning.keys():

@@ -46,6 +46,10 @@ class _Assigned:
     """Time of the last heartbeat."""
 
 
+_NOTHING = GroupReport()
+"""The report on a group that no member has joined through this router."""
+
+
 @dataclass(slots=True)
 class Followers:
     """Members by group; a member id is kept as its mark only."""
@@ -57,6 +61,8 @@ class Followers:
     _gathering: dict[str, float] = field(default_factory=dict)
     _assigned: dict[str, dict[str, _Assigned]] = field(default_factory=dict)
     """Assignments by group and member, if the connection that carried the assignment still lives."""
+    _table: RoutingTable | None = None
+    """The newest table that has other groups than the table before."""
     _followed: frozenset[str] = frozenset()
     _held: frozenset[str] = frozenset()
     """Groups that wait for their promotes."""
@@ -136,6 +142,11 @@ class Followers:
 
     def follow(self, table: RoutingTable, now: float) -> frozenset[str]:
         """Forget groups that no longer follow, and note those that gather; return the followed groups just opened."""
+        known = self._table
+        if known is not None and known.followed is table.followed and known.held_groups is table.held_groups:
+            self.opened(now)
+            return frozenset()
+        self._table = table
         for group in [group for group in self._members if group not in table.followed]:
             del self._members[group]
         for group in self._assigned.keys() - table.followed.keys():
@@ -158,6 +169,7 @@ class Followers:
     ) -> dict[str, GroupReport]:
         """Return the report on each group that follows; `transactions`: open transactions that may commit, by group."""
         self._forget_silent(now)
+        known = {*self._in_flight, *transactions, *self._members, *self._joined, *self._assigned}
         return {
             group: GroupReport(
                 self._in_flight[group] + transactions.get(group, 0),
@@ -165,6 +177,8 @@ class Followers:
                 tuple(self._joined.get(group, ())),
                 *self._report_withheld(group, ids),
             )
+            if group in known
+            else _NOTHING
             for group in table.followed
         }
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from kmigrate.model.presences import FenceAck
 from kmigrate.model.records import ProducerMark
-from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
 
 __all__ = ["InFlightForwards"]
 
@@ -54,6 +54,10 @@ class InFlightForwards:
     _reported_fences: frozenset[tuple[str, int]] = frozenset()
     """Topics and fences whose marks `_reported` holds."""
     _reported: dict[str, dict[int, tuple[ProducerMark, ...]]] = field(default_factory=dict)
+    _routes: Mapping[str, TopicRoute] = field(default_factory=dict)
+    """Routes of the newest table."""
+    _gone: set[str] = field(default_factory=set)
+    """Keys of topics that have no route any more, and forwards in flight."""
     _drained: dict[str, int] = field(default_factory=dict)
     """Fence at which a topic was reported to have nothing in flight, by topic key; such a report stays true."""
 
@@ -106,19 +110,30 @@ class InFlightForwards:
 
         The count in flight stays until the fate of all forwards is known, whatever becomes of their topic.
         """
-        alive = {route.key: route for route in table.topics.values()}
-        for key, route in alive.items():
-            if route.serve is Serve.HOLD and self._epochs.get(key) != route.fence_epoch:
-                self._epochs[key] = route.fence_epoch
-                self._holds.pop(key, None)
-        for key in list(self._acked):
-            if key not in alive or alive[key].serve is Serve.LOCAL:
-                del self._acked[key]
+        for route in table.routes.fenced.values():
+            if route.serve is Serve.HOLD and self._epochs.get(route.key) != route.fence_epoch:
+                self._epochs[route.key] = route.fence_epoch
+                self._holds.pop(route.key, None)
+        before, self._routes = self._routes, table.topics
+        both = (routes.get(name) for name in table.changes_since(before) for routes in (before, table.topics))
+        keys = {route.key for route in both if route is not None} | self._gone
+        if not before:
+            keys.update(self._acked, self._drained, self._epochs, self._holds, self.in_flight)
+        for key in keys:
+            self._keep_needed(key, table.route_of(key))
+
+    def _keep_needed(self, key: str, route: TopicRoute | None) -> None:
+        if route is None or route.serve is Serve.LOCAL:
+            self._acked.pop(key, None)
+        self._gone.discard(key)
+        if route is not None:
+            return
         for known in (self._drained, self._epochs, self._holds):
-            for key in known.keys() - alive.keys():
-                del known[key]
-        for key in [key for key, count in self.in_flight.items() if not count and key not in alive]:
-            del self.in_flight[key]
+            known.pop(key, None)
+        if self.in_flight.get(key):
+            self._gone.add(key)
+        else:
+            self.in_flight.pop(key, None)
 
     def drained(self, key: str, fence_epoch: int) -> bool:
         """Return whether this router has reported for a fence that nothing is in flight."""
@@ -130,7 +145,8 @@ class InFlightForwards:
         A router that reports 0 in flight forwards nothing any more; then the marks are final, and go along, made once.
         After the flip no marks are needed, and a seal may stay on for days.
         """
-        held = [route for route in table.topics.values() if route.serve is Serve.HOLD]
+        fenced = table.routes.fenced.values()
+        held = [route for route in fenced if route.serve is Serve.HOLD]
         for route in held:
             if not self.in_flight.get(route.key, 0):
                 self._drained[route.key] = route.fence_epoch
@@ -145,8 +161,7 @@ class InFlightForwards:
                 in_flight=self.in_flight.get(route.key, 0),
                 producers=self._reported.get(route.key, {}),
             )
-            for route in table.topics.values()
-            if route.fenced
+            for route in fenced
         }
 
     def _marks(self, key: str, most: int) -> dict[int, tuple[ProducerMark, ...]]:

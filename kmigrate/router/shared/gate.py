@@ -76,10 +76,8 @@ class FirstWriteGate:
     """The gate's marks and the producers that have passed, shared by all client connections of a router."""
 
     marks: dict[tuple[str, int], dict[int, ProducerMark]] = field(default_factory=dict)
-    _barriers: dict[tuple[str, int], tuple[ProducerMark, ...]] = field(default_factory=dict)
-    """Records that the marks were made from."""
-    _routes: Mapping[str, TopicRoute] | None = None
-    """Topics of the newest loaded table."""
+    _routes: Mapping[str, TopicRoute] = field(default_factory=dict)
+    """Routes of the newest loaded table, from which the marks were made."""
     opened: set[GateKey] = field(default_factory=set)
     _round: set[GateKey] = field(default_factory=set)
     """Producers whose sequences have wrapped past the barrier's: their batches repeat nothing below the barrier."""
@@ -92,20 +90,20 @@ class FirstWriteGate:
         """Take the barrier tables of all promoted topics; tables of topics that are not promoted are dropped."""
         if self._routes is table.topics:
             return
-        self._routes = table.topics
-        before, marks = self.marks, dict[tuple[str, int], dict[int, ProducerMark]]()
-        barriers: dict[tuple[str, int], tuple[ProducerMark, ...]] = {}
-        for topic, route in table.topics.items():
-            if route.serve is Serve.LOCAL:
-                for partition, producers in route.gate.items():
-                    key = (topic, partition)
-                    barriers[key] = producers
-                    known = before.get(key) if self._barriers.get(key) is producers else None
-                    # A topic may have thousands of producers, and a table is made at each change.
-                    marks[key] = {mark.producer_id: mark for mark in producers} if known is None else known
-        self.marks, self._barriers = marks, barriers
-        self.opened = {key for key in self.opened if key[:2] in marks}
-        self._round = {key for key in self._round if key[:2] in marks}
+        before, self._routes = self._routes, table.topics
+        dropped = False
+        for name in table.changes_since(before):
+            old, new = _barrier_of(before.get(name)), _barrier_of(table.topics.get(name))
+            for partition in old.keys() - new.keys():
+                del self.marks[name, partition]
+                dropped = True
+            for partition, producers in new.items():
+                # A topic may have thousands of producers, and a table is made at each change.
+                if old.get(partition) is not producers:
+                    self.marks[name, partition] = {mark.producer_id: mark for mark in producers}
+        if dropped:
+            self.opened = {key for key in self.opened if key[:2] in self.marks}
+            self._round = {key for key in self._round if key[:2] in self.marks}
 
     def judge(self, topic: str, partition: int, batch: Batch, known: Mapping[GateKey, ProducerMark]) -> Verdict:
         """Return how to treat a batch; `known` has the target's answers to earlier ASK verdicts."""
@@ -158,6 +156,11 @@ class FirstWriteGate:
         for key in unknown:
             del self.priming[key]
         return unknown
+
+
+def _barrier_of(route: TopicRoute | None) -> Mapping[int, tuple[ProducerMark, ...]]:
+    """Return the producers below the barrier of a promoted topic, by partition."""
+    return route.gate if route is not None and route.serve is Serve.LOCAL else {}
 
 
 def _is_next(mark: ProducerMark, batch: Batch) -> bool:

@@ -304,8 +304,6 @@ class SharedState:
     """True while this router stops: every connection is closed as soon as nothing of the connection is in flight."""
     stood_still: Callable[[], bool] = lambda: False
     """True if this process was just paused for so long that other processes may have declared it dead."""
-    _hidden: frozenset[str] | None = None
-    _mirrored: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         self.access = self.settings.access
@@ -325,11 +323,10 @@ class SharedState:
 
     def swap(self, table: RoutingTable, now: float) -> None:
         """Take a newer table, which decides everything from this moment. Call `wake` afterwards."""
+        self.ids = self.ids.following(table)
         self.table = table
         self.fenced = _fenced(table)
-        self.ids = TopicIds(table.topics)
         self.aligning.follow(table, now)
-        self._hidden = self._mirrored = None
         self.gate.load(table)
         self.forwards.follow(table)
         self.pending_positions.keep(table.followed)
@@ -349,16 +346,12 @@ class SharedState:
             session.advance()
 
     def hidden(self) -> frozenset[str]:
-        """Return the topics that clients do not see yet; computed once per table."""
-        if self._hidden is None:
-            self._hidden = frozenset(t for t, r in self.table.topics.items() if r.serve is Serve.HIDDEN)
-        return self._hidden
+        """Return the topics that clients do not see yet."""
+        return frozenset(t for t, r in self.table.routes.unready.items() if r.serve is Serve.HIDDEN)
 
     def mirrored(self) -> Mapping[str, str]:
-        """Return the topics that are not promoted, with their ids at the target; computed once per table."""
-        if self._mirrored is None:
-            self._mirrored = {t: r.target_id for t, r in self.table.topics.items() if r.serve is not Serve.LOCAL}
-        return self._mirrored
+        """Return the topics that are not promoted, with their ids at the target."""
+        return self.table.routes.mirrored
 
     def ended(self, link: str, name: str, entry: OpenTransaction | None = None) -> None:
         """Note that a source's transaction is over; `entry`: which, if an answer may be about an earlier one."""
@@ -376,7 +369,10 @@ class SharedState:
             record = self.table.transactions.get(name, {}).get(link)
             open_.update(entry.groups.union(record.groups if record is not None else ()))
         reports = self.followers.reports(self.table, open_, self.ids, now)
-        return {group: replace(report, trials=self.trials.trials(group)) for group, report in reports.items()}
+        return {
+            group: replace(report, trials=trials) if (trials := self.trials.trials(group)) else report
+            for group, report in reports.items()
+        }
 
     def has_written(self, topic: str, partition: int, producer_id: int) -> Conversation[bool | None]:
         """Find whether the target holds a producer's records; if so, never defer there; None: see `producer_mark`."""
@@ -394,4 +390,4 @@ class SharedState:
 
 
 def _fenced(table: RoutingTable) -> frozenset[str]:
-    return frozenset(route.key for route in table.topics.values() if route.fenced)
+    return frozenset(route.key for route in table.routes.fenced.values())

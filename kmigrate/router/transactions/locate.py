@@ -193,7 +193,7 @@ async def close_stale_transactions(
 
     `open_at_source` returns the ids that a link's source calls open, or all ids if the source cannot tell.
     """
-    fenced = {route.key for route in shared.table.topics.values() if route.serve is Serve.HOLD}
+    fenced = {route.key for route in shared.table.routes.fenced.values() if route.serve is Serve.HOLD}
     entries = shared.open_at_source.entries
     seen = {
         key: (entry, entry.asked)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from kmigrate.model.routes import Serve, TopicRoute
+from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
 
 __all__ = ["TopicIds"]
 
@@ -24,6 +24,14 @@ class TopicIds:
     _at_source: dict[UUID, UUID] = field(default_factory=dict)
     _names: dict[UUID, str] = field(default_factory=dict)
     _target_names: dict[bytes, str] | None = None
+
+    def following(self, table: RoutingTable) -> TopicIds:
+        """Return the ids of the next table; ids that no change concerns are not computed anew."""
+        names = table.changes_since(self.routes)
+        if any(_identity(self.routes.get(name)) != _identity(table.topics.get(name)) for name in names):
+            return TopicIds(table.topics)
+        self.routes = table.topics
+        return self
 
     def at_target(self, source_id: UUID | None) -> UUID | None:
         """Return the target's id of the topic with this id at the source; None where members must not read it."""
@@ -66,3 +74,10 @@ class TopicIds:
             self._at_source = {there: here for here, there in pairs}
             self._names = {UUID(route.source_id): name for name, route in self.routes.items() if route.source_id}
         return self._at_target
+
+
+def _identity(route: TopicRoute | None) -> tuple[str, str, bool] | None:
+    """Return all facts of a route that its ids depend on."""
+    if route is None:
+        return None
+    return route.source_id, route.target_id, route.mapped or route.serve is Serve.HIDDEN

@@ -185,8 +185,34 @@ def test_a_table_that_follows_a_change_is_the_one_that_is_made_anew(changes: lis
         known = now
         anew = routing_table(now)
         assert table.topics == anew.topics
+        for kept in ("fenced", "unready", "mirrored"):
+            assert getattr(table.routes, kept) == getattr(anew.routes, kept)
+        assert +table.routes.link_topics == anew.routes.link_topics
         assert (table.held_groups, table.followed, table.mirroring) == (anew.held_groups, anew.followed, anew.mirroring)
         assert (table.epoch, table.siblings, table.finished) == (anew.epoch, anew.siblings, anew.finished)
+
+
+def test_a_record_of_one_topic_among_many_changes_nothing_else_of_the_table() -> None:
+    """A router has 10,000 topics and 2,000 groups, and each record of the state log makes a table."""
+    topics = [TopicRecord("l", f"t{number}", TopicPhase.MIRRORING, 1) for number in range(50)]
+    groups = [GroupRecord("l", f"g{n}", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW) for n in range(20)]
+    known = state(*_LINKS, *topics, *groups)
+    table = routing_table(known)
+    fencing = replace(topics[7], phase=TopicPhase.FENCING, fence_epoch=90)
+    now = known.with_record(fencing.key, fencing, 90)
+    after = next_table(now, known, table)
+    assert after.changes_since(table.topics) == {"t7"}
+    assert after.changes_since({}) == after.topics.keys(), "who has seen no table looks at all topics"
+    assert after.changes_since(after.topics) == frozenset()
+    assert list(after.routes.fenced) == ["t7"]
+    assert after.routes.mirrored is table.routes.mirrored
+    assert after.followed is table.followed
+    assert all(after.topics[name] is route for name, route in table.topics.items() if name != "t7")
+    promoted = replace(fencing, phase=TopicPhase.PROMOTED)
+    last = next_table(now.with_record(promoted.key, promoted, 91), now, after)
+    assert table.routes.mirrored.keys() - last.routes.mirrored.keys() == {"t7"}
+    assert (list(last.routes.fenced), last.routes.link_topics["l"]) == ([], 49)
+    assert table.topics["t7"].serve is Serve.FORWARD, "a table that is out of use stays as it was"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from kmigrate.model.ids import is_internal
@@ -37,9 +38,21 @@ def test_one_more_record_costs_the_same_however_many_there_are() -> None:
 def test_what_does_not_change_is_put_in_order_once() -> None:
     topic, lease = TopicRecord("l", "t", TopicPhase.MIRRORING, 1), LeaseRecord("w", "me", 1)
     state = State().with_record(topic.key, topic, 0)
-    ordered = state.records._kinds["topic"].in_order
-    assert state.with_record(lease.key, lease, 1).records._kinds["topic"].in_order is ordered
+    ordered = state.records._kinds["topic"].order
+    assert state.with_record(lease.key, lease, 1).records._kinds["topic"].order is ordered
     assert state.with_record(topic.key, None, 1).topics() == []
+
+
+def test_records_stay_in_order_and_owners_are_found_while_topics_come_and_go() -> None:
+    state, rnd = State(), random.Random(7)
+    for at in range(400):
+        record = TopicRecord(rnd.choice("lm"), f"t{rnd.randrange(40):02}", TopicPhase.MIRRORING, at)
+        state = state.with_record(record.key, record if rnd.random() < 0.7 else None, at)
+        known = [state.records[key] for key in sorted(state.records)]
+        assert state.topics() == known
+        named = {each.topic: each for each in reversed(state.topics())}
+        assert {name: state.topic_owner(name) for name in named} == named
+        assert state.topic_owner("other") is None
 
 
 def test_what_thousands_of_ids_couple_is_told_once_for_each_set_of_it() -> None:

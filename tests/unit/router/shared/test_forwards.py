@@ -5,6 +5,8 @@ bounded by what the router reports, and freed when no client needs an entry.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kmigrate.model.presences import RouterPresence
@@ -91,6 +93,38 @@ def test_of_a_topic_whose_link_has_ended_nothing_is_kept_but_what_is_in_flight()
     assert account.resolved(KEY)
     account.follow(table())
     assert account.in_flight == {}
+
+
+def test_a_table_that_names_its_changes_forgets_what_a_table_made_anew_forgets() -> None:
+    accounts = InFlightForwards(), InFlightForwards()
+    topics = {name: route(name, Serve.HOLD, fence_epoch=2) for name in "tuv"}
+    made = [
+        (table(*topics.values()), ""),
+        (table(route("t", Serve.LOCAL), topics["u"], topics["v"]), "t"),
+        (table(route("t", Serve.LOCAL), topics["u"]), "v"),
+        (table(route("t", Serve.LOCAL), topics["u"], topics["v"]), "v"),
+        (table(), "tuv"),
+    ]
+    tables = [made[0][0]]
+    for each, names in made[1:]:
+        tables.append(replace(each, since=tables[-1].topics, changed=frozenset(names)))
+    for account, anew in zip(accounts, (False, True), strict=True):
+        for topic in topics:
+            account.sent(f"topic/l/{topic}")
+            account.acknowledged(f"topic/l/{topic}", 0, 7, 0, 0)
+        account.resolved("topic/l/t")
+        for each in tables:
+            account.follow(replace(each, since=None) if anew else each)
+            account.fences(each)
+            account.held("topic/l/u", 0, 5)
+    one, other = accounts
+    assert (one.in_flight, one._acked, one._drained, one._epochs) == (
+        other.in_flight, other._acked, other._drained, other._epochs
+    )  # fmt: skip
+    assert one.in_flight == {"topic/l/u": 1, "topic/l/v": 1}
+    one.resolved("topic/l/u")
+    one.follow(replace(table(), since=tables[-1].topics))
+    assert one.in_flight == {"topic/l/v": 1}
 
 
 def short_lived(account: InFlightForwards, topics: int, producers: int) -> RoutingTable:

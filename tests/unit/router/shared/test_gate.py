@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kmigrate.model.records import ProducerMark
@@ -124,6 +126,25 @@ def test_a_promoted_topic_keeps_its_open_producers_over_later_tables() -> None:
     assert gate.judge("t", 0, _batch(90), {}) is Verdict.PASS
     gate.load(table(route("t", Serve.FORWARD)))
     assert gate.opened == set()
+
+
+def test_a_table_that_names_its_changes_loads_the_same_marks_as_a_table_made_anew() -> None:
+    first = table(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 2, 10),)}), route("u", Serve.HOLD))
+    flipped = route("u", Serve.LOCAL, gate={1: (ProducerMark(6, 0, 3),)})
+    second = replace(table(first.topics["t"], flipped, epoch=2), since=first.topics, changed=frozenset({"u"}))
+    third = replace(table(flipped, epoch=3), since=second.topics, changed=frozenset({"t"}))
+    gate = FirstWriteGate()
+    for each in (first, second, third):
+        gate.load(each)
+        anew = FirstWriteGate()
+        anew.load(replace(each, since=None))
+        assert gate.marks == anew.marks
+        gate.opened.add(KEY)
+    late = FirstWriteGate()
+    late.load(replace(third, changed=frozenset()))
+    assert late.marks == gate.marks, "the first table of a process has no table before"
+    gate.load(replace(table(epoch=4), since=third.topics, changed=frozenset({"u"})))
+    assert (gate.marks, gate.opened) == ({}, set())
 
 
 @pytest.mark.parametrize(
