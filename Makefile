@@ -53,6 +53,10 @@ bench-spark: $(READY) ## the parity check against a bare count() of the same top
 bench-router: $(READY) ## the router against no router, by Kafka's own tools -> build/bench/router.json [ARGS="--pairs 2 --skip forwarded"]
 	$(BIN)/python -m tests.bench.router $(ARGS)
 
+.PHONY: bench-scale
+bench-scale: $(READY) ## looks, verbs, presences and a promote among thousands of topics -> build/bench/scale.json [ARGS="--topics 200 --groups 200"]
+	$(BIN)/python -m tests.bench.scale $(ARGS)
+
 .PHONY: soak-tests
 soak-tests: $(READY) ## the tests that are too long for every day, each with a smaller version among the others
 	$(BIN)/python -m pytest -m soak --timeout 600 $(ARGS)

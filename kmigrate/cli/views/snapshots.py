@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -31,13 +32,28 @@ from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, Partition
 __all__ = ["direct_rows", "group_alerts", "group_rows", "overview", "snapshot_view", "topic_detail"]
 
 
+_MOST_ROWS = 500
+"""Most rows of a table; laying out 10,000 rows takes a terminal ten seconds, and nobody reads so many."""
+
+
 def snapshot_view(shot: Snapshot) -> RenderableType:
-    parts = overview(shot)
+    """Return the processes, links, and the topics and groups that need the most attention."""
+    parts, urgent = overview(shot), _urgent_first(shot)
     if shot.topics:
-        parts.append(_Topics(_urgent_first(shot)))
+        parts.append(_Topics(replace(urgent, topics=urgent.topics[:_MOST_ROWS])))
+        parts += _further("topics", [topic.phase for topic in urgent.topics[_MOST_ROWS:]])
     if shot.groups:
-        parts.append(group_rows(_urgent_first(shot).groups, shot.at_ms))
+        parts.append(group_rows(urgent.groups[:_MOST_ROWS], shot.at_ms))
+        parts += _further("groups", [group.phase for group in urgent.groups[_MOST_ROWS:]])
     return Group(*parts)
+
+
+def _further(what: str, phases: Sequence[str]) -> list[Text]:
+    """Return a line that counts topics or groups without a row."""
+    if not phases:
+        return []
+    counted = ", ".join(f"{count:,} {phase}" for phase, count in Counter(phases).items())
+    return [Text(f"and {len(phases):,} {what} that need no more attention: {counted}; --json has all", style="dim")]
 
 
 def overview(shot: Snapshot) -> list[RenderableType]:

@@ -33,6 +33,18 @@ def test_each_cell_is_whole_and_each_note_is_told(width: int) -> None:
     assert max(map(len, lines)) <= width
 
 
+def test_of_very_many_topics_those_that_need_attention_have_rows_and_the_others_are_counted() -> None:
+    topics = tuple(_topic(f"t{number:03}") for number in range(700))
+    shot = Snapshot(0, 0, (), (*topics, _topic("orders", _STOP)), (), (), frozenset(), (), ())
+    console = Console(width=200)
+    with console.capture() as said:
+        console.print(snapshot_view(shot))
+    lines = [line.strip() for line in said.get().splitlines()]
+    rows = [line.split()[0] for line in lines if "mirroring" in line and "further" not in line]
+    assert (len(rows), rows[0]) == (501, "orders"), "500 rows, and the line that counts the others"
+    assert "and 201 topics that need no more attention: 201 mirroring; --json has all" in lines
+
+
 def test_what_needs_attention_comes_first_and_each_wait_has_its_reason() -> None:
     console = Console(width=80)
     with console.capture() as said:
