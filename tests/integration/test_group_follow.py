@@ -21,7 +21,7 @@ from tests.integration.migration import Migration, fresh_migration, wait_until
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
-    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 2.0\n"
+    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 2.0\nauto_settle_s = 3.0\n"
     with fresh_migration(tmp_path, settings) as run:
         yield run
 
@@ -30,6 +30,12 @@ def members(run: Migration) -> tuple[int, int]:
     """Return the only group's number of members on the source, and how many of them came through no router."""
     (group,) = run.does("status")["groups"]
     return len(group["source_members"]), group["direct_members"]
+
+
+def waits_for(run: Migration) -> str:
+    """Return why the only group is not promoted yet."""
+    (group,) = run.does("status")["groups"]
+    return str(group["promote_waits_for"])
 
 
 def withheld(run: Migration) -> list[tuple[str, int, str]]:
@@ -80,10 +86,12 @@ def test_moved_and_unmoved_members_share_a_group_until_its_promote(migration: Mi
     wait_until(lambda: listed(run) == [("billing", "STABLE")], 20, "a client of the router to see the group")
     refused = run.cli("group", "promote", "billing", "--yes")
     assert (refused.code, refused.told["error"]) == (3, "members-on-source")
+    run.does("group", "mirror", "billing", "--auto")
+    wait_until(lambda: "1 member(s) on the source: c-left" in waits_for(run), 30, "the direct member to be named")
     traffic.roll("c-left", run.routers)
-    wait_until(lambda: members(run) == (3, 0), 30, "all members through the router")
-    run.does("group", "promote", "billing", "--yes")
-    wait_until(lambda: run.does("status")["groups"][0]["target_members"] == 3, 30, "all members on the target")
+    wait_until(lambda: run.does("status")["groups"][0]["target_members"] == 3, 60, "all members on the target")
+    (group,) = run.does("group", "list")["groups"]
+    assert (group["phase"], group["asked_automatically"]) == ("promoted", True)
     run.does("promote", "orders", "--yes")
     verdict = run.judge("orders")
     assert verdict.count("group_rereads") == 0, verdict.named
