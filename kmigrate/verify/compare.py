@@ -32,8 +32,12 @@ _FEW = 1_000_000
 """Maximum offsets of a small check, which ends before Java's second compiler pays off."""
 _JAVA = "spark.driver.extraJavaOptions"
 _FOR_FEW: Mapping[str, str] = {_JAVA: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-_FOR_MANY: Mapping[str, str] = {_JAVA: "-XX:+UseParallelGC"}
-"""Java's default collector sets whole regions aside for each fetch, because in a heap of this size a fetch is huge."""
+_FOR_MANY: Mapping[str, str] = {_JAVA: "-XX:+UseParallelGC -XX:NewRatio=4"}
+"""Java's default collector sets whole regions aside for each fetch, because in a heap of this size a fetch is huge.
+
+A record is garbage once read, so the part of the heap for new objects is always filled: a fifth of the heap makes the
+process smaller than Java's third, and the check as fast.
+"""
 _TRIES = 4
 """Maximum tries of a check whose ranges retention cuts; each try reads again from the logs' new beginnings."""
 
