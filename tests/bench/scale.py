@@ -277,7 +277,7 @@ def verbs(estate: RealEstate, topics: list[str], groups: list[str]) -> Iterator[
         "group_show": ("group", "show", groups[1]),
         "link_show": ("link", "show", "blue"),
         "doctor": ("doctor",),
-        "wait": ("wait", f"topic {topics[1]} mirroring"),
+        "wait": ("wait", "topics mirroring", topics[1]),
         "group_promote_plan": ("group", "promote", groups[1], "--plan"),
         "topic_pause": ("topic", "pause", topics[2]),
         "topic_resume": ("topic", "resume", topics[2]),
