@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 import struct
@@ -20,10 +21,11 @@ from confluent_kafka.admin import AclBindingFilter, AdminClient, NewTopic
 
 from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.security import Permit
 from tests.hostile.requests import request
+from tests.integration.command_line import program
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, link_between, quietly
 from tests.integration.secure_router import Calm, SecureRouter, entry, secure_router, written
@@ -47,6 +49,17 @@ def made(pair: SecurePair, *topics: str) -> None:
         admin = AdminClient(dict(cluster.client()))
         for done in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
             done.result(30)
+
+
+def asked(router: SecureRouter, verb: str) -> Any:
+    """Return the JSON document of a verb with the router's configuration."""
+    config = router.log.with_name("kmigrate.toml")
+    command = program("kmigrate", verb, "--config", str(config), "--json")
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=False, timeout=150).stdout)
+
+
+def without_credential(router: SecureRouter) -> list[dict[str, Any]]:
+    return list(asked(router, "status")["without_credential"])
 
 
 def permit(cluster: KafkaCluster, user: str, topic: str, operation: str = "WRITE") -> None:
@@ -93,13 +106,15 @@ def mover(router: SecureRouter) -> dict[str, Any]:
     return router.client("producers", "PLAIN") | {"sasl.username": "mover", "sasl.password": MOVER}
 
 
-def mirrored(pair: SecurePair, link: str, topics: list[str], act: Callable[[], None]) -> None:
-    """Call `act` while writes to the topics go to the source."""
+def mirrored(pair: SecurePair, link: str, topics: list[str], act: Callable[[], None], group: str = "") -> None:
+    """Call `act` while writes to the topics go to the source, and the group follows."""
 
     async def scenario() -> None:
         async with link_between(pair.source, pair.target, link, pair.settings("target")) as world:
             for topic in topics:
                 await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            if group:
+                await world.put_group(group, GroupPhase.MIRRORED, GroupMode.FOLLOW)
             await world.routers_apply(1)
             await quietly(act)
             for topic in topics:
@@ -127,7 +142,7 @@ def test_every_mechanism_is_passed_through_and_the_target_judges_the_client_itse
 def test_forwarded_writes_meet_the_source_as_the_client_and_nobody_else(
     pair: SecurePair, passing: SecureRouter, unique_name: Names
 ) -> None:
-    topic, foreign = unique_name("fwd"), unique_name("foreign")
+    topic, foreign, group = unique_name("fwd"), unique_name("foreign"), unique_name("group")
     made(pair, topic, foreign)
     users = ("producers", "mover", "consumers")
     for user in users:
@@ -143,11 +158,25 @@ def test_forwarded_writes_meet_the_source_as_the_client_and_nobody_else(
         for config in (mover(passing), bearer(passing, "mover"), passing.client("consumers", "SCRAM-SHA-512")):
             (error,) = written(config, foreign, "x")
             assert error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-        passing.said("cannot log in to the source as consumers")
+        passing.said("cannot log in to the source as consumers: the table of clients has no credential")
+        consumer = Consumer({**passing.client("consumers", "SCRAM-SHA-512"), "group.id": group, "client.id": "reader"})
+        consumer.subscribe([topic])
+        try:
+            wait_until(lambda: group in str(without_credential(passing)), 20, "the group among the refused")
+        finally:
+            consumer.close()
+        told = without_credential(passing)
+        assert [(each["principal"], each["writes"], each["groups"]) for each in told] == [("consumers", True, [group])]
+        assert told[0]["lines"][0] == '[clients."consumers".clusters."source"]'
+        (named,) = asked(passing, "doctor")["routers"]
+        assert (named["ref"], told[0]["lines"][0] in named["next"]) == ("client-without-credential", True)
+        logged = passing.log.read_text("utf-8")
+        named_once = [logged.count(f"requests of {who} at 127.0.0.1 as consumers to") for who in ("rdkafka", "reader")]
+        assert named_once == [1, 1]
         (error,) = written(passing.client("consumers", "PLAIN"), topic, "another password there")
         assert error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
-    mirrored(pair, unique_name("link"), [topic, foreign], act)
+    mirrored(pair, unique_name("link"), [topic, foreign], act, group)
     assert stored(pair.source, topic) == [b"by table", b"by password", b"by token"]
     assert stored(pair.source, foreign) == []
 
