@@ -15,7 +15,8 @@ from tests.integration.migration import Migration, assert_clean, fresh_migration
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
-    settings = "[promote]\nfence_timeout_s = 6.0\nstraggler_window_s = 3.0\n"
+    # The fence is given up before a router that stands still counts as gone (`router_silent_s`).
+    settings = "[promote]\nfence_timeout_s = 6.0\nrouter_silent_s = 12.0\nstraggler_window_s = 3.0\n"
     with fresh_migration(tmp_path, settings) as run:
         yield run
 

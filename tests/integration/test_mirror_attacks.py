@@ -463,9 +463,9 @@ def test_markers_that_wait_in_a_brokers_memory_are_not_written_once_they_were_se
 
     async def scene() -> None:
         async with (
+            deaf_relay(led) as port,  # ends last: the link is removed through the relay
             ClusterClient(settings_of("target", target.bootstrap)) as client,
             link_between(source, target, unique_name("link")) as world,
-            deaf_relay(led) as port,
         ):
 
             async def by_relay(protocol: asyncio.BaseProtocol, host: str, to: int, *more: Any) -> None:
