@@ -62,8 +62,8 @@ def without_credential(router: SecureRouter) -> list[dict[str, Any]]:
     return list(asked(router, "status")["without_credential"])
 
 
-def permit(cluster: KafkaCluster, user: str, topic: str, operation: str = "WRITE") -> None:
-    admin, rule = AdminClient(dict(cluster.client())), Permit(user, "TOPIC", operation, topic).binding()
+def permit(cluster: KafkaCluster, user: str, name: str, operation: str = "WRITE", resource: str = "TOPIC") -> None:
+    admin, rule = AdminClient(dict(cluster.client())), Permit(user, resource, operation, name).binding()
     admin.create_acls([rule])[rule].result(30)
     wanted = AclBindingFilter(
         rule.restype,
@@ -149,6 +149,8 @@ def test_forwarded_writes_meet_the_source_as_the_client_and_nobody_else(
         permit(pair.source, user, topic)
         for name in (topic, foreign):
             permit(pair.target, user, name, "DESCRIBE")
+    for cluster in (pair.source, pair.target):
+        permit(cluster, "consumers", group, "READ", "GROUP")
 
     def act() -> None:
         assert written(passing.client("producers", "SCRAM-SHA-512"), topic, "by table") == [None]
