@@ -1,6 +1,6 @@
 """The playbooks that come with kmigrate move topics of real clusters; all of them share one pair of clusters.
 
-`quickstart` is run by the demo; `secured-clusters` is only checked.
+The demo runs `quickstart`; `test_security_playbook` runs `secured-clusters`.
 """
 
 from __future__ import annotations
