@@ -170,7 +170,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workeroutput"):
         config.workeroutput["provoked"] = sorted(PROVOKED)
-    elif _is_whole(config) and session.exitstatus == pytest.ExitCode.OK:
+    elif _is_whole(config) and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         faults = faults_of_all_tests(PROVOKED)
         print("".join(f"\n{each}" for each in faults))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED if faults else session.exitstatus

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from kmigrate.model.presences import ClientWithoutCredential, RouterPresence
-from kmigrate.workflow.base.plan import Finding, warn
+from kmigrate.workflow.base.plan import Finding, ok, warn
 
 __all__ = ["MissingCredential", "credential_findings", "missing_credentials"]
 
@@ -68,9 +68,11 @@ def missing_credentials(routers: Iterable[RouterPresence]) -> tuple[MissingCrede
     return tuple(_merged(clients) for _, clients in sorted(found.items()))
 
 
-def credential_findings(routers: Iterable[RouterPresence]) -> list[Finding]:
-    """Return a warning for each principal without a usable credential."""
-    return [warn(_REF, each.text, each.advice_with_lines) for each in missing_credentials(routers)]
+def credential_findings(routers: Collection[RouterPresence]) -> list[Finding]:
+    """Return a warning for each principal without a usable credential; if all have one, a finding that says so."""
+    missing = [warn(_REF, each.text, each.advice_with_lines) for each in missing_credentials(routers)]
+    names = ", ".join(sorted(router.name for router in routers))
+    return missing or [ok("credentials-known", f"{names}: no client lacks a credential")]
 
 
 def _merged(clients: list[ClientWithoutCredential]) -> MissingCredential:

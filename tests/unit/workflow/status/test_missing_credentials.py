@@ -44,6 +44,8 @@ def test_doctor_warns_with_the_lines_or_names_the_entry_that_the_source_refuses(
     (refused,) = credential_findings([router(replace(READER, refusal="the broker refused the login"))])
     assert "old refuses the credential of the routers' table: the broker refused the login" in refused.what
     assert refused.next_step.startswith("correct the entry of readers in the routers' table of clients")
+    (fine,) = credential_findings([router(name="edge-2"), router()])
+    assert (fine.ref, fine.what) == ("credentials-known", "edge, edge-2: no client lacks a credential")
 
 
 def test_four_clients_are_named_by_three_and_a_count() -> None:
