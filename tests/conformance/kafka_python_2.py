@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.conformance.programs import MODES, run_scenes
-from tests.conformance.suite import Hidden, Place, Results, built, must
+from tests.conformance.programs import ProgramSuite
+from tests.conformance.suite import Place, must
 
 __all__ = ["KafkaPython2"]
 
@@ -40,36 +40,20 @@ for record in consumer:
 """
 
 
-class KafkaPython2:
+class KafkaPython2(ProgramSuite):
     name = "kafka-python-2"
     package = "kafka-python (PyPI)"
     version = "2.0.2"
-    floor = len(MODES)
     settings: Mapping[str, str] = {
         "programs": "the README's producer with acks=all and retries, and the README's consumer in a group",
     }
-    broker: Mapping[str, str] = {}
-    hidden: Mapping[str, Hidden] = {}
     record = r"^ConsumerRecord\(topic='[^']*', partition=(?P<partition>\d+), offset=(?P<offset>\d+),"
     error = r"^ERROR|^Traceback"
 
-    def __init__(self) -> None:
-        self._count = 0
-
-    def prepare(self) -> None:
-        self._folder()
-
-    def _folder(self) -> Path:
-        return built(self, self._build)
-
-    def _build(self, folder: Path) -> None:
+    def build(self, folder: Path) -> None:
         must([sys.executable, "-m", "venv", "venv"], folder)
         pip = [str(folder / "venv/bin/python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         must([*pip, f"kafka-python=={self.version}", _SIX], folder)
-
-    def run(self, place: Place, only: Collection[str] = ()) -> Results:
-        self._count += 1
-        return run_scenes(self, place, [mode for mode in MODES if not only or mode in only], self._count)
 
     def writer(self, place: Place, topic: str, count: int, rate: int) -> Sequence[str]:
         return [*self._program(place, "writer", _WRITER), place.bootstrap, topic, str(count), str(rate)]
@@ -81,4 +65,4 @@ class KafkaPython2:
         """Write a program, and return the command that runs the program."""
         path = place.folder / f"{name}.py"
         path.write_text(_BEGIN + text, encoding="utf-8")
-        return [str(self._folder() / "venv/bin/python"), str(path)]
+        return [str(self.folder() / "venv/bin/python"), str(path)]

@@ -9,16 +9,17 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from tests.conformance.suite import Outcome, Place, Results
+from tests.conformance.suite import Hidden, Outcome, Place, Results, built
 
-__all__ = ["MODES", "Program", "Programs", "SceneFailed", "judge_reading", "run_scenes"]
+__all__ = ["MODES", "Program", "ProgramSuite", "Programs", "SceneFailed", "judge_reading", "run_scenes"]
 
 MODES = ("follow", "hold")
 _LIMIT_S = 180.0
@@ -45,6 +46,43 @@ class Programs(Protocol):
 
     def writer(self, place: Place, topic: str, count: int, rate: int) -> Sequence[str]: ...
 
+    def reader(self, place: Place, topic: str, group: str) -> Sequence[str]: ...
+
+
+class ProgramSuite(ABC):
+    """A suite of a library's programs: each test is the scene of a mode."""
+
+    name: str
+    package: str
+    version: str
+    settings: Mapping[str, str]
+    record: str
+    error: str
+    floor = len(MODES)
+    broker: Mapping[str, str] = {}
+    hidden: Mapping[str, Hidden] = {}
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def prepare(self) -> None:
+        self.folder()
+
+    def folder(self) -> Path:
+        return built(self, self.build)
+
+    def run(self, place: Place, only: Collection[str] = ()) -> Results:
+        self._count += 1
+        return run_scenes(self, place, [mode for mode in MODES if not only or mode in only], self._count)
+
+    @abstractmethod
+    def build(self, folder: Path) -> None:
+        """Fetch and build the programs into a folder."""
+
+    @abstractmethod
+    def writer(self, place: Place, topic: str, count: int, rate: int) -> Sequence[str]: ...
+
+    @abstractmethod
     def reader(self, place: Place, topic: str, group: str) -> Sequence[str]: ...
 
 

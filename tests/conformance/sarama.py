@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.conformance.programs import MODES, run_scenes
-from tests.conformance.suite import Hidden, Place, Results, built, must, need
+from tests.conformance.programs import ProgramSuite
+from tests.conformance.suite import Place, must, need
 
 __all__ = ["Sarama", "as_program"]
 
@@ -29,29 +29,17 @@ _CHANGES = (
 """Changes that make a program of the example: names in place of constants, and a group that begins at the oldest."""
 
 
-class Sarama:
+class Sarama(ProgramSuite):
     name = "sarama"
     package = "github.com/IBM/sarama"
     version = "v1.61.1"
-    floor = len(MODES)
     settings: Mapping[str, str] = {
         "programs": "kafka-producer-performance with acks=all, and the example of a consumer group",
     }
-    broker: Mapping[str, str] = {}
-    hidden: Mapping[str, Hidden] = {}
     record = r'^Message topic:".*" partition:(?P<partition>\d+) offset:(?P<offset>\d+)$'
     error = r"^ERROR|panic|Failed to"
 
-    def __init__(self) -> None:
-        self._count = 0
-
-    def prepare(self) -> None:
-        self._folder()
-
-    def _folder(self) -> Path:
-        return built(self, self._build)
-
-    def _build(self, folder: Path) -> None:
+    def build(self, folder: Path) -> None:
         go = need("go", "sarama's programs")
         told = must([go, "mod", "download", "-json", f"{self.package}@{self.version}"], folder)
         source = folder / "source"
@@ -62,18 +50,14 @@ class Sarama:
         for package, program in ((_WRITER, "writer"), ("tools/example", "reader")):
             must([go, "build", "-p", "1", "-o", str(folder / program), f"./{package}"], source)
 
-    def run(self, place: Place, only: Collection[str] = ()) -> Results:
-        self._count += 1
-        return run_scenes(self, place, [mode for mode in MODES if not only or mode in only], self._count)
-
     def writer(self, place: Place, topic: str, count: int, rate: int) -> Sequence[str]:
         return [
-            str(self._folder() / "writer"), "-brokers", place.bootstrap, "-topic", topic, "-version", "2.8.0",
+            str(self.folder() / "writer"), "-brokers", place.bootstrap, "-topic", topic, "-version", "2.8.0",
             "-message-load", str(count), "-message-size", "100", "-throughput", str(rate), "-required-acks", "-1",
         ]  # fmt: skip
 
     def reader(self, place: Place, topic: str, group: str) -> Sequence[str]:
-        return [str(self._folder() / "reader"), place.bootstrap, topic, group]
+        return [str(self.folder() / "reader"), place.bootstrap, topic, group]
 
 
 def as_program(example: str) -> str:

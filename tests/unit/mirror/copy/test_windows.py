@@ -164,22 +164,37 @@ def test_behind_a_refused_batch_no_marker_is_written_and_the_batch_goes_alone_to
     run(scene)
 
 
+async def replaced(it: Scene, lane: Lane, count: int) -> Lane:
+    """Hold a window of `count` records on its way, and return the next owner's lane with the same records."""
+    read(lane, count)
+    it.broker.holds = True
+    it.sender.send(lane)
+    await turns()
+    log = it.broker.log(*lane.key)
+    assert log.next_sequence is not None
+    newer = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
+    newer.recovered(2, log.next_sequence, 2, log.epoch)
+    newer.saw_end(monotonic())
+    read(newer, count)
+    return newer
+
+
+async def arrives(it: Scene) -> None:
+    """Let the broker work on what was held on its way."""
+    it.broker.holds = False
+    for line in list(it.broker.opened.values()):
+        line.work()
+    await turns()
+
+
 def test_a_late_window_of_an_earlier_owner_is_refused_with_its_markers() -> None:
     """The window was sent before the next owner's first marker, and arrives behind that marker."""
 
     async def scene() -> None:
         it = Scene()
         lane = await it.begin()
-        read(lane, 2)
-        it.broker.holds = True
-        it.sender.send(lane)
-        await turns()
+        newer = await replaced(it, lane, 2)
         log = it.broker.log(*lane.key)
-        assert log.next_sequence is not None
-        newer = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
-        newer.recovered(2, log.next_sequence, 2, log.epoch)
-        newer.saw_end(monotonic())
-        read(newer, 2)
         it.send(newer)
         it.send(newer)
         assert it.kinds(newer) == "DMDD", "the first record went alone (M)"
@@ -189,10 +204,7 @@ def test_a_late_window_of_an_earlier_owner_is_refused_with_its_markers() -> None
         epoch = newer.begin_marking(TERM + 1)
         assert log.mark(epoch, (TERM + 1) << 10) == 0
         newer.filled(5, TERM + 1, epoch)
-        it.broker.holds = False
-        for line in list(it.broker.opened.values()):
-            line.work()
-        await turns()
+        await arrives(it)
         assert it.kinds(newer) == "DMDDM"
         assert lane.state is LaneState.LOST
 
@@ -208,22 +220,10 @@ def test_a_late_window_that_comes_before_the_next_owners_first_marker_finds_a_ga
     async def scene() -> None:
         it = Scene()
         lane = await it.begin()
-        read(lane, count)
-        it.broker.holds = True
-        it.sender.send(lane)
-        await turns()
-        log = it.broker.log(*lane.key)
-        assert log.next_sequence is not None
-        newer = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
-        newer.recovered(2, log.next_sequence, 2, log.epoch)
-        newer.saw_end(monotonic())
-        read(newer, count)
+        newer = await replaced(it, lane, count)
         while newer.hole_due() is None:
             it.send(newer)
-        it.broker.holds = False
-        for line in list(it.broker.opened.values()):
-            line.work()
-        await turns()
+        await arrives(it)
         if count == 1:
             assert newer.first_marker_settle_s == 1.0
         else:
