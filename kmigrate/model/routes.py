@@ -144,7 +144,7 @@ class Routes(dict[str, TopicRoute]):
     The next value costs a copy of the mapping; what is kept apart is not computed anew.
     """
 
-    __slots__ = ("fenced", "link_topics", "mirrored", "unready")
+    __slots__ = ("fenced", "hidden", "link_topics", "mirrored", "unready")
 
     def __init__(self, routes: Mapping[str, TopicRoute]) -> None:
         super().__init__(routes)
@@ -152,6 +152,8 @@ class Routes(dict[str, TopicRoute]):
         """Routes of topics whose unresolved forwards routers report."""
         self.unready: dict[str, TopicRoute] = {}
         """Routes of topics with partitions that nobody may read yet."""
+        self.hidden: frozenset[str] = frozenset()
+        """Topics that clients do not see yet."""
         self.mirrored: dict[str, str] = {}
         """The ids at the target of topics that are not promoted."""
         self.link_topics: Counter[str] = Counter()
@@ -159,11 +161,13 @@ class Routes(dict[str, TopicRoute]):
         if isinstance(routes, Routes):
             self.fenced, self.unready = dict(routes.fenced), dict(routes.unready)
             self.mirrored, self.link_topics = routes.mirrored, Counter(routes.link_topics)
+            self.hidden = routes.hidden
             return
         for name, route in routes.items():
             self._enter(name, route)
             if (target_id := _mirrored_id(route)) is not None:
                 self.mirrored[name] = target_id
+        self.hidden = _hidden(self.unready)
 
     def replaced(self, changes: Mapping[str, TopicRoute | None]) -> Routes:
         """Return these routes with changes; None removes a route."""
@@ -178,6 +182,8 @@ class Routes(dict[str, TopicRoute]):
             if route is not None:
                 made[name] = route
                 made._enter(name, route)
+        if self.unready or made.unready:
+            made.hidden = _hidden(made.unready)
         return made
 
     def _leave(self, name: str) -> None:
@@ -194,6 +200,10 @@ class Routes(dict[str, TopicRoute]):
             self.unready[name] = route
         if route.serve is not Serve.LOCAL:
             self.link_topics[route.link] += 1
+
+
+def _hidden(unready: Mapping[str, TopicRoute]) -> frozenset[str]:
+    return frozenset(name for name, route in unready.items() if route.serve is Serve.HIDDEN)
 
 
 def _mirrored_id(route: TopicRoute | None) -> str | None:

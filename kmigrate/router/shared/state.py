@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from kmigrate.model.listener_access import Identity, ListenerAccess
 from kmigrate.model.presences import GroupReport
 from kmigrate.model.records import ProducerMark, TransactionRecord
-from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.model.routes import RoutingTable
 from kmigrate.protocol.frames import TakePiece
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.shared.aligning_partitions import AligningPartitions
@@ -347,7 +347,7 @@ class SharedState:
 
     def hidden(self) -> frozenset[str]:
         """Return the topics that clients do not see yet."""
-        return frozenset(t for t, r in self.table.routes.unready.items() if r.serve is Serve.HIDDEN)
+        return self.table.routes.hidden
 
     def mirrored(self) -> Mapping[str, str]:
         """Return the topics that are not promoted, with their ids at the target."""
