@@ -43,9 +43,9 @@ def merge_marks(marks: Iterable[ProducerMark]) -> tuple[ProducerMark, ...]:
 
 
 def barrier_chunks(
-    link: str, topic: str, fence_epoch: int, producers: Mapping[int, tuple[ProducerMark, ...]]
+    link: str, topic: str, fence_epoch: int, producers: Mapping[int, tuple[ProducerMark, ...]], *, back: bool = False
 ) -> list[BarrierRecord]:
-    """Return the records that hold a topic's marks, each small enough for a single batch."""
+    """Return the records that hold a topic's marks, each small enough for a single batch; `back`: of a rollback."""
     chunks: list[BarrierRecord] = []
     current: dict[int, tuple[ProducerMark, ...]] = {}
     room = _CHUNK
@@ -53,7 +53,7 @@ def barrier_chunks(
     def close() -> None:
         nonlocal current, room
         if current:
-            chunks.append(BarrierRecord(link, topic, len(chunks), fence_epoch, current))
+            chunks.append(BarrierRecord(link, topic, len(chunks), fence_epoch, current, back))
         current, room = {}, _CHUNK
 
     for partition, marks in sorted(producers.items()):

@@ -9,8 +9,11 @@
         ↑______________________|  ↑____________|_______________|_________|   (un-fence: back, with a reason)
          (anew: the target topic is gone or empty)
 
-A topic that another topic's flip names (`PromotedUnit`) leaves `fenced` only by its own flip. Left out on purpose:
-soak, reverse mirror and rollback after `promoted`.
+    promoted → rollback-pending → rollback-fencing → rollback-fenced → mirroring
+        ↑______________|__________________|__________________|   (un-fence: back, with a reason)
+
+A topic that another topic's flip names (`PromotedUnit`) leaves `fenced` only by its own flip. Only a topic with a way
+back (`TopicRecord.way_back`) can be rolled back.
 """
 
 from __future__ import annotations
@@ -22,12 +25,15 @@ from typing import TypeVar
 from kmigrate.errors import Refused
 
 __all__ = [
+    "AT_TARGET",
     "BEHIND_FENCE",
     "COPIED",
     "FORGETTABLE",
     "GROUP_TRANSITIONS",
     "NOT_COPIED_YET",
     "PROMOTING",
+    "ROLLBACK_BEHIND_FENCE",
+    "ROLLING_BACK",
     "TOPIC_TRANSITIONS",
     "GroupEvent",
     "GroupMode",
@@ -53,14 +59,22 @@ class TopicPhase(StrEnum):
     FENCING = "fencing"
     FENCED = "fenced"
     PROMOTED = "promoted"
+    ROLLBACK_PENDING = "rollback-pending"
+    ROLLBACK_FENCING = "rollback-fencing"
+    ROLLBACK_FENCED = "rollback-fenced"
 
 
 BEHIND_FENCE = frozenset({TopicPhase.FENCING, TopicPhase.FENCED})
-"""Phases in which writers wait."""
+"""Phases of a promote in which writers wait."""
+ROLLBACK_BEHIND_FENCE = frozenset({TopicPhase.ROLLBACK_FENCING, TopicPhase.ROLLBACK_FENCED})
+"""Phases of a rollback in which writers wait."""
+ROLLING_BACK = ROLLBACK_BEHIND_FENCE | {TopicPhase.ROLLBACK_PENDING}
+AT_TARGET = ROLLING_BACK | {TopicPhase.PROMOTED}
+"""Phases between the flip of a promote and the flip of a rollback: the newest record is at the target."""
 PROMOTING = BEHIND_FENCE | {TopicPhase.PROMOTE_PENDING}
 NOT_COPIED_YET = frozenset({TopicPhase.INITIALISING, TopicPhase.ALIGNING})
 COPIED = PROMOTING | {TopicPhase.MIRRORING}
-"""Phases in which a mirror copies."""
+"""Phases in which a mirror copies from the source to the target."""
 FORGETTABLE = NOT_COPIED_YET | {TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING}
 """Phases in which a topic may be taken out of its link: before a fence nobody waits for the topic's next phase."""
 
@@ -81,7 +95,12 @@ class TopicEvent(StrEnum):
     FLIP = "flip"
     """The mirror stands exactly at the barrier: writes go to the target (controller)."""
     UNFENCE = "unfence"
-    """The promote is given up before the flip (controller) or taken back before the fence (CLI); all is as before."""
+    """The promote is given up before the flip (controller) or taken back before the fence (CLI); all is as before.
+
+    The same holds for a rollback.
+    """
+    ROLLBACK_ASKED = "rollback-asked"
+    """A person or a playbook asked for a rollback (CLI)."""
 
 
 _T, _E = TopicPhase, TopicEvent
@@ -93,7 +112,10 @@ TOPIC_TRANSITIONS: dict[TopicPhase, dict[TopicEvent, TopicPhase]] = {
     _T.PROMOTE_PENDING: {_E.FENCE: _T.FENCING, _E.UNFENCE: _T.MIRRORING},
     _T.FENCING: {_E.BARRIER: _T.FENCED, _E.UNFENCE: _T.MIRRORING},
     _T.FENCED: {_E.FLIP: _T.PROMOTED, _E.UNFENCE: _T.MIRRORING},
-    _T.PROMOTED: {},
+    _T.PROMOTED: {_E.ROLLBACK_ASKED: _T.ROLLBACK_PENDING},
+    _T.ROLLBACK_PENDING: {_E.FENCE: _T.ROLLBACK_FENCING, _E.UNFENCE: _T.PROMOTED},
+    _T.ROLLBACK_FENCING: {_E.BARRIER: _T.ROLLBACK_FENCED, _E.UNFENCE: _T.PROMOTED},
+    _T.ROLLBACK_FENCED: {_E.FLIP: _T.MIRRORING, _E.UNFENCE: _T.PROMOTED},
 }
 
 

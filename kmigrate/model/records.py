@@ -2,7 +2,7 @@
 
 State log (`__kmigrate_state`, compare-and-set, one partition). Keys:
 
-    link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/<chunk>
+    link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/[back/]<chunk>
     direct/<link>/<topic>   verified/<link>/<topic>   transaction/<link>/<transactional id>   router/<name>
     late/<link>/<topic>   stray/<name>   lease/<what>   assignment/<link>   misplaced/<link>/<group>
 
@@ -16,7 +16,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kmigrate.model.acls import Acl
-from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import (
+    AT_TARGET,
+    COPIED,
+    ROLLING_BACK,
+    GroupMode,
+    GroupPhase,
+    TopicPhase,
+)
 from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
@@ -53,6 +60,7 @@ __all__ = [
     "PromotedUnit",
     "ProvenTopic",
     "Revoked",
+    "RollbackTerms",
     "RouterRecord",
     "Seal",
     "SourceAccess",
@@ -61,6 +69,7 @@ __all__ = [
     "TransactionRecord",
     "VerifiedRange",
     "VerifiedRecord",
+    "WayBack",
     "barrier_key",
     "direct_key",
     "group_key",
@@ -72,7 +81,7 @@ __all__ = [
     "verified_key",
 ]
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the record format. Every change of a record's fields raises it.
 
 A version of kmigrate reads the records of its own format alone, and refuses all others by name.
@@ -92,8 +101,8 @@ def topic_key(link: str, topic: str) -> str:
     return f"topic/{link}/{topic}"
 
 
-def barrier_key(link: str, topic: str, chunk: int) -> str:
-    return f"barrier/{link}/{topic}/{chunk}"
+def barrier_key(link: str, topic: str, chunk: int, *, back: bool = False) -> str:
+    return f"barrier/{link}/{topic}/{'back/' if back else ''}{chunk}"
 
 
 def group_key(link: str, group: str) -> str:
@@ -214,6 +223,8 @@ class PromoteTerms:
     accept_direct: bool = False
     """True if a person has said that direct writers do not matter."""
     late: LatePolicy = LatePolicy()
+    way_back: bool = False
+    """True if the flip opens a way back; the guards of the promote have found that the source allows the copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +303,47 @@ class PromotedUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class RollbackTerms:
+    """The terms of a rollback request, in seconds and records."""
+
+    asked_ms: int
+    lag_threshold: int = 1000
+    pending_timeout_s: float = 120.0
+    fence_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """The copy of a promoted topic from the target back to the source, and the rollback that the copy allows."""
+
+    starts: Mapping[int, int]
+    """Offsets where the copy begins, by partition: the barrier of the promote, where both logs ended at the flip."""
+    copy: CopyIdentity | None = None
+    """Producer id of the copy at the source, used for nothing else; None: the mirror has not got the id yet."""
+    stops: Mapping[int, PartitionStop] = field(default_factory=dict)
+    """Partitions whose copy to the source the mirror has stopped."""
+    ended: str = ""
+    """Reason why the way back has ended for good; '' while the way back is open."""
+    ended_ms: int = 0
+    terms: RollbackTerms | None = None
+    """Terms of the rollback that is under way; None: no rollback is asked for."""
+    reason: str = ""
+    """Reason why the last rollback was given up."""
+    way_on: str = ""
+    """Advice against `reason`, from the error of a rollback."""
+    fence_epoch: int = -1
+    """Epoch of the newest rollback's fence."""
+    fenced_ms: int = 0
+    barrier: Mapping[int, PartitionBarrier] = field(default_factory=dict)
+    """The target's log ends after the drain of the rollback."""
+
+    @property
+    def open(self) -> bool:
+        """True while the topic is copied to the source."""
+        return not self.ended
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRecord:
     """A mirrored topic; phase changes obey `kmigrate.model.lifecycle`."""
 
@@ -366,6 +418,18 @@ class TopicRecord:
     """Added partitions that the mirror fills up to their starts; routers let nobody read these partitions."""
     recreate: bool = False
     """True if an empty target topic of this name is deleted and created anew instead of being adopted."""
+    way_back: WayBack | None = None
+    """The copy back to the source since the flip; None: the topic is not promoted, or without a way back."""
+    copy: CopyIdentity | None = None
+    """Producer id of the copy to the target since the last rollback; None: the link's, or not given yet (`resumed`)."""
+    resumed: Mapping[int, int] = field(default_factory=dict)
+    """Offsets where the copy to the target goes on since the last rollback, by partition; empty before a rollback."""
+    rolled_back_epoch: int = -1
+    """Epoch of the last rollback's fence, whose barrier table guards first writes to the source; −1: no rollback."""
+    rolled_back_ms: int = 0
+    """Time of the last rollback's flip, by the state log's clock; 0: no rollback."""
+    former_copies: tuple[int, ...] = ()
+    """Producer ids of the former copies of this topic at the source: these producers are no direct writers."""
 
     @property
     def key(self) -> str:
@@ -374,6 +438,26 @@ class TopicRecord:
     @property
     def topic_partitions(self) -> list[tuple[str, int]]:
         return [(self.topic, partition) for partition in range(self.partitions)]
+
+    @property
+    def at_target(self) -> bool:
+        """True from the flip of a promote to the flip of a rollback."""
+        return self.phase in AT_TARGET
+
+    @property
+    def copied_back(self) -> bool:
+        """True while a mirror copies the topic from the target to the source."""
+        return self.at_target and self.way_back is not None and self.way_back.open
+
+    @property
+    def copied(self) -> bool:
+        """True while a mirror copies the topic, in either direction."""
+        return self.phase in COPIED or self.copied_back
+
+    @property
+    def newest_fence(self) -> int:
+        """Epoch of the newest fence that routers acknowledge: the promote's, or during a rollback the rollback's."""
+        return self.way_back.fence_epoch if self.way_back and self.phase in ROLLING_BACK else self.fence_epoch
 
     @property
     def fills(self) -> bool:
@@ -393,8 +477,10 @@ class TopicRecord:
     @property
     def source_access(self) -> SourceAccess | None:
         """The state of the source topic after the promote; None before the promote."""
-        if self.phase is not TopicPhase.PROMOTED:
+        if not self.at_target:
             return None
+        if self.closed is None and self.copied_back:
+            return SourceAccess.OPEN
         if self.closed is None:
             return SourceAccess.CLOSING if self.late.seal else SourceAccess.OPEN
         if not self.late.seal:
@@ -516,10 +602,12 @@ class BarrierRecord:
     chunk: int
     fence_epoch: int
     producers: Mapping[int, tuple[ProducerMark, ...]]
+    back: bool = False
+    """True if the chunk belongs to a rollback: the producers were read from the target."""
 
     @property
     def key(self) -> str:
-        return barrier_key(self.link, self.topic, self.chunk)
+        return barrier_key(self.link, self.topic, self.chunk, back=self.back)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import ROLLBACK_BEHIND_FENCE, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import (
     BarrierRecord,
     GroupRecord,
@@ -64,6 +64,9 @@ _SERVE = {
     TopicPhase.FENCING: Serve.HOLD,
     TopicPhase.FENCED: Serve.HOLD,
     TopicPhase.PROMOTED: Serve.LOCAL,
+    TopicPhase.ROLLBACK_PENDING: Serve.LOCAL,
+    TopicPhase.ROLLBACK_FENCING: Serve.HOLD,
+    TopicPhase.ROLLBACK_FENCED: Serve.HOLD,
 }
 
 
@@ -92,7 +95,10 @@ class TopicRoute:
     """Epoch of the topic's newest fence; −1 before the first fence."""
     partitions: int
     gate: Mapping[int, tuple[ProducerMark, ...]]
-    """Producers that the source holds below the barrier, by partition; filled once the topic is promoted."""
+    """Producers that the other cluster holds below the newest barrier, by partition.
+
+    Empty before the first promote. After a promote the source has these producers, after a rollback the target.
+    """
     target_id: str = ""
     """The topic's id at the target; '' if the target topic does not exist yet."""
     source_id: str = ""
@@ -109,6 +115,17 @@ class TopicRoute:
     """First mirrored offset by partition."""
     barrier: Mapping[int, int] = field(default_factory=dict)
     """End of the copy, by partition of a promoted topic."""
+    rolling_back: bool = False
+    """True while the fence of a rollback holds writes."""
+    target_shift: int = 0
+    """Number added to producer ids on the way to the target; 0 before the topic's first rollback."""
+    copied_back: bool = False
+    """True if the topic can be rolled back: routers count the writes to the target that are not resolved."""
+
+    @property
+    def at_target(self) -> bool:
+        """True from the flip of a promote to the flip of a rollback: the newest records are at the target."""
+        return self.serve is Serve.LOCAL or self.rolling_back
 
     @property
     def fenced(self) -> bool:
@@ -190,7 +207,7 @@ class Routes(dict[str, TopicRoute]):
         before = self.pop(name, None)
         self.fenced.pop(name, None)
         self.unready.pop(name, None)
-        if before is not None and before.serve is not Serve.LOCAL:
+        if before is not None and not before.at_target:
             self.link_topics[before.link] -= 1
 
     def _enter(self, name: str, route: TopicRoute) -> None:
@@ -198,7 +215,7 @@ class Routes(dict[str, TopicRoute]):
             self.fenced[name] = route
         if route.serve is Serve.HIDDEN or route.aligning:
             self.unready[name] = route
-        if route.serve is not Serve.LOCAL:
+        if not route.at_target:
             self.link_topics[route.link] += 1
 
 
@@ -208,7 +225,7 @@ def _hidden(unready: Mapping[str, TopicRoute]) -> frozenset[str]:
 
 def _mirrored_id(route: TopicRoute | None) -> str | None:
     """Return the id at the target of a topic that is not promoted; None for another topic."""
-    return route.target_id if route is not None and route.serve is not Serve.LOCAL else None
+    return route.target_id if route is not None and not route.at_target else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,34 +278,46 @@ class RoutingTable:
         return self.siblings.get(link, (link,))
 
 
-def _route(link: LinkRecord, record: TopicRecord, barriers: Iterable[BarrierRecord]) -> TopicRoute:
+def _route(link: LinkRecord, record: TopicRecord, state: State) -> TopicRoute:
     serve = _SERVE[record.phase]
     if record.seal is not None and serve is Serve.FORWARD:
         serve = Serve.HOLD  # a promote was given up, and the source does not take writes again yet
-    gate: dict[int, tuple[ProducerMark, ...]] = {}
-    if serve is Serve.LOCAL:
-        for barrier in barriers:
-            if barrier.fence_epoch == record.fence_epoch:
-                for partition, marks in barrier.producers.items():
-                    gate[partition] = gate.get(partition, ()) + marks
+    shift = id_shift(link.target.cluster_id, link.uuid, record.generation)
     return TopicRoute(
         key=record.key,
         link=record.link,
         topic=record.topic,
         serve=serve,
-        shift=id_shift(link.target.cluster_id, link.uuid, record.generation),
-        fence_epoch=record.fence_epoch,
+        shift=shift,
+        fence_epoch=record.newest_fence,
         partitions=record.partitions,
-        gate=gate,
+        gate=_gate(record, serve, state),
         target_id=record.target_topic_id,
         source_id=record.source_topic_id,
         sealed=record.seal is not None,
         mapped=record.mapped,
-        own_configs={} if serve is Serve.LOCAL else record.restore_configs,
-        aligning=frozenset() if serve is Serve.LOCAL else frozenset(record.aligning),
+        own_configs={} if record.at_target else record.restore_configs,
+        aligning=frozenset() if record.at_target else frozenset(record.aligning),
         starts=record.starts,
-        barrier={p: each.offset for p, each in record.barrier.items()} if serve is Serve.LOCAL else {},
+        barrier={p: each.offset for p, each in record.barrier.items()} if record.at_target else {},
+        rolling_back=record.phase in ROLLBACK_BEHIND_FENCE,
+        target_shift=shift if record.generation else 0,
+        copied_back=record.copied_back,
     )
+
+
+def _gate(record: TopicRecord, serve: Serve, state: State) -> dict[int, tuple[ProducerMark, ...]]:
+    """Return the producers below the newest flip's barrier, for the gate of the cluster that takes the writes now."""
+    back = not record.at_target
+    if serve is Serve.HOLD or (back and record.rolled_back_epoch < 0):
+        return {}
+    epoch = record.rolled_back_epoch if back else record.fence_epoch
+    gate: dict[int, tuple[ProducerMark, ...]] = {}
+    for barrier in state.barrier_chunks(record.link, record.topic, back=back):
+        if barrier.fence_epoch == epoch:
+            for partition, marks in barrier.producers.items():
+                gate[partition] = gate.get(partition, ()) + marks
+    return gate
 
 
 class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
@@ -363,7 +392,7 @@ def _topics(state: State) -> Routes:
     for record in state.topics(forgotten=True):
         link = state.link(record.link)
         if link is not None:
-            topics[record.topic] = _route(link, record, state.barrier_chunks(link.name, record.topic))
+            topics[record.topic] = _route(link, record, state)
     return Routes(topics)
 
 
@@ -377,7 +406,7 @@ def _routes(state: State, names: Iterable[str]) -> dict[str, TopicRoute | None]:
         for name in made:
             record = state.topic(link.name, name, forgotten=True)
             if record is not None:
-                made[name] = _route(link, record, state.barrier_chunks(link.name, name))
+                made[name] = _route(link, record, state)
     return made
 
 

@@ -342,10 +342,10 @@ class State:
     def assignment(self, link: str) -> AssignmentRecord | None:
         return self._of_kind(AssignmentRecord, f"assignment/{link}")
 
-    def barrier_chunks(self, link: str, topic: str) -> Iterator[BarrierRecord]:
-        """Return the barriers of a topic, found by their keys: chunks are numbered from 0."""
+    def barrier_chunks(self, link: str, topic: str, *, back: bool = False) -> Iterator[BarrierRecord]:
+        """Return the barriers of a topic's promote, or rollback (`back`), by their keys: chunks count from 0."""
         for chunk in count():
-            found = self._of_kind(BarrierRecord, barrier_key(link, topic, chunk))
+            found = self._of_kind(BarrierRecord, barrier_key(link, topic, chunk, back=back))
             if found is None:
                 return
             yield found

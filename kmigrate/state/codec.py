@@ -1,6 +1,6 @@
 """Bytes of state-log records: an envelope around the record's JSON.
 
-    {"schema": 3, "at": offset, "prev": nonce of the previous record, "nonce": own nonce, "record": {…}}
+    {"schema": 4, "at": offset, "prev": nonce of the previous record, "nonce": own nonce, "record": {…}}
 
 A dropped key has a null value, so that compaction can remove the key; its envelope, without a record, stands in the
 header `kmigrate`. `schema` is the version of the record's format: a version of kmigrate reads its own format alone, and

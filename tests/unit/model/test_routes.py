@@ -185,7 +185,7 @@ def test_a_table_that_follows_a_change_is_the_one_that_is_made_anew(changes: lis
         known = now
         anew = routing_table(now)
         assert table.topics == anew.topics
-        for kept in ("fenced", "unready", "mirrored"):
+        for kept in ("fenced", "hidden", "mirrored", "unready"):
             assert getattr(table.routes, kept) == getattr(anew.routes, kept)
         assert +table.routes.link_topics == anew.routes.link_topics
         assert (table.held_groups, table.followed, table.mirroring) == (anew.held_groups, anew.followed, anew.mirroring)

@@ -175,10 +175,14 @@ def test_a_void_record_over_a_tombstone_asks_for_a_tombstone() -> None:
         batch(1, b"[" * 100_000),
         batch(1, b'{"schema": 99, "reader": 99}'),
         batch(1, b'{"schema": 99, "reader": 99, "at": 7, "prev": "a", "nonce": "n", "record": {}}'),
-        batch(1, b'{"schema": 3, "at": 1, "prev": "x", "nonce": "n", "record": {"kind": "LeaseRecord", "term": []}}'),
-        batch(1, b'{"schema": 3, "at": 1, "prev": "a", "nonce": 7, "record": {}}'),
+        batch(
+            1,
+            b'{"schema": %d, "at": 1, "prev": "x", "nonce": "n", "record": {"kind": "LeaseRecord", "term": []}}'
+            % SCHEMA,
+        ),
+        batch(1, b'{"schema": %d, "at": 1, "prev": "a", "nonce": 7, "record": {}}' % SCHEMA),
         batch(1, b'{"schema": 1e400, "at": 1, "prev": "a", "nonce": "", "record": {}}'),
-        batch(1, b'{"schema": 3, "at": 1, "prev": "\\ud800", "nonce": "\\udfff", "record": {}}'),
+        batch(1, b'{"schema": %d, "at": 1, "prev": "\\ud800", "nonce": "\\udfff", "record": {}}' % SCHEMA),
     ],
     ids=lambda each: repr(bytes(each.view[61:100])),
 )
