@@ -65,7 +65,7 @@ async def find_ranges(
     for record in copying:
         _refuse_ahead(record, written, stable, maps)
     source_starts, target_starts = [await _read(client, partitions, at=EARLIEST) for client in (source, target)]
-    kept = {key for key, record in partitions.items() if record.phase is not TopicPhase.PROMOTED}
+    kept = {key for key, record in partitions.items() if not record.at_target}
     starts: dict[Key, int] = {}
     for key, record in partitions.items():
         starts[key] = max(record.starts.get(key[1], 0), source_starts[key].offset)

@@ -17,7 +17,6 @@ from kmigrate.cli.base.words import Text
 from kmigrate.cli.views.tables import table
 from kmigrate.errors import Failed, Refused, UsageError
 from kmigrate.model.digits import whole_number
-from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.nearest import name_hint
 from kmigrate.model.offset_map import OffsetMap, Place
 from kmigrate.model.records import TopicRecord
@@ -228,7 +227,7 @@ async def _translator(connections: Connections, link: str | None, topics: Iterab
 
 def _without_place(record: TopicRecord) -> str:
     """Return the reason why a position has no place on the other side."""
-    if record.phase is TopicPhase.PROMOTED:
+    if record.at_target:
         return "beyond the barrier of its promote"
     return "not copied yet"
 

@@ -25,7 +25,6 @@ from kmigrate.cluster.metadata import TopicInfo
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.amounts import bytes_text
 from kmigrate.model.ids import is_internal
-from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.words import advised
@@ -225,7 +224,7 @@ async def _forecast(
         replicas = max((len(p.replicas) for p in info.partitions.values()), default=0)
         on_target = min(replicas, len(connections.target.metadata.brokers))
         made = replace(made, partitions=len(info.partitions), replicas_source=replicas, replicas_target=on_target)
-    if known is not None and known.phase is TopicPhase.PROMOTED:
+    if known is not None and known.at_target:
         offsets = "mapped" if known.mapped else "identical"
         made = replace(made, partitions=known.partitions, padding=0, records=0, holes=0, holes_exact=True, bytes=0)
         return replace(made, seconds=0.0, offsets=offsets, hourly_bytes=0)

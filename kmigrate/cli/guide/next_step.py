@@ -12,7 +12,7 @@ from typing import Any
 
 from kmigrate.cli.guide.place import NOWHERE, Place
 from kmigrate.cli.guide.standing import Standing
-from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import AT_TARGET, NOT_COPIED_YET, PROMOTING, ROLLING_BACK, GroupPhase, TopicPhase
 from kmigrate.model.words import advised
 
 __all__ = ["NextStep", "Stage", "next_step"]
@@ -100,7 +100,7 @@ def _start(at: Standing) -> NextStep | None:
 
 
 def _resume(at: Standing) -> NextStep | None:
-    stopped = [each.topic for each in at.topics if each.stopped and each.phase is not TopicPhase.PROMOTED]
+    stopped = [each.topic for each in at.topics if each.stopped and each.phase not in AT_TARGET]
     if not stopped:
         return None
     what = f"the copy stands still at {_some(stopped)}: kmigrate topic show TOPIC says why"
@@ -117,13 +117,15 @@ def _copy(at: Standing) -> NextStep | None:
 def _promote_goes_on(at: Standing) -> NextStep | None:
     going = [each.topic for each in at.topics if each.phase in PROMOTING]
     going += [each.group for each in at.groups if each.phase is GroupPhase.PROMOTING]
-    if not going:
+    back = [each.topic for each in at.topics if each.phase in ROLLING_BACK]
+    if not going and not back:
         return None
-    return NextStep(Stage.PROMOTE, f"a promote is under way: {_some(going)}", "kmigrate status --watch")
+    what = f"a promote is under way: {_some(going)}" if going else f"a rollback is under way: {_some(back)}"
+    return NextStep(Stage.PROMOTE, what, "kmigrate status --watch")
 
 
 def _move_producers(at: Standing) -> NextStep | None:
-    written = [each.topic for each in at.topics if each.direct_writers and each.phase is not TopicPhase.PROMOTED]
+    written = [each.topic for each in at.topics if each.direct_writers and each.phase not in AT_TARGET]
     if not written:
         return None
     what = f"producers write to the source without a router: {_some(written)}. Restart them with the router's address"

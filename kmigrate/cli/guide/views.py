@@ -14,7 +14,7 @@ from kmigrate.cli.guide.standing import Standing
 from kmigrate.cli.guide.survey import GroupFound, Survey, TopicFound
 from kmigrate.cli.views.tables import facts, figure, phase_text, table
 from kmigrate.model.amounts import bytes_text
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import AT_TARGET, GroupPhase, TopicPhase
 
 __all__ = [
     "clients_line",
@@ -124,7 +124,7 @@ def forecast_lines(plan: Mapping[str, Any]) -> RenderableType:
 
 def _forecast(row: Mapping[str, Any]) -> Iterable[str]:
     topic = row["topic"]
-    if row["state"] == TopicPhase.PROMOTED:
+    if row["state"] in AT_TARGET:
         yield f"{topic} is on the target already."
         return
     if row["offsets"] not in ("identical", "mapped"):

@@ -14,7 +14,7 @@ from kmigrate.cli.views.routers import limits_line, served_line
 from kmigrate.cli.views.tables import NO_LINK, figure, full_width, phase_text, table
 from kmigrate.model.amounts import time_text
 from kmigrate.model.lag import Lag
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import AT_TARGET, GroupPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.workflow.groups.admission import refused_sentence, refused_way_on
 from kmigrate.workflow.groups.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
@@ -93,7 +93,7 @@ def _link_line(link: LinkStatus, shot: Snapshot) -> Text:
         line.append("  finished", style="green")
     if link.trouble:
         line.append(f"  {link.trouble}", style="red")
-    copied = any(phase is not TopicPhase.PROMOTED for phase in phases)
+    copied = any(phase not in AT_TARGET for phase in phases)
     if copied and not any(m.link == link.name for m in shot.mirrors):
         line.append("  nothing is copied: no mirror of it runs", style="red")
     return line
@@ -230,7 +230,8 @@ def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
             _state(topic, p, now_ms),
         )
     late = [Text(f"✗ {each.text}", style="red" if each.missing else "dim") for each in topic.late]
-    source = [Text(f"the source topic: {topic.source_closed}; late records: {topic.on_late}")] if topic.promoted else []
+    closed = f"the source topic: {topic.source_closed}; late records: {topic.on_late}"
+    source = [Text(closed)] if topic.at_target else []
     return Group(made, *source, *late, *([direct_rows(topic, now_ms)] if topic.direct_writers else []))
 
 

@@ -38,6 +38,9 @@ _PHASE_STYLES: dict[str, str] = {
     TopicPhase.FENCING: "bold yellow",
     TopicPhase.FENCED: "bold yellow",
     TopicPhase.PROMOTED: "green",
+    TopicPhase.ROLLBACK_PENDING: "yellow",
+    TopicPhase.ROLLBACK_FENCING: "bold yellow",
+    TopicPhase.ROLLBACK_FENCED: "bold yellow",
     GroupPhase.MIRRORED: "cyan",
     GroupPhase.PROMOTING: "yellow",
 }

@@ -154,9 +154,11 @@ function showAttention(status) {
   fill("attention", model, ([level, title, reason]) => el("li", { class: level }, el("span", { class: "name" }, title), " ", reason));
 }
 
+const ROLLING_BACK = ["rollback-pending", "rollback-fencing", "rollback-fenced"];
+
 function phaseClass(phase) {
   if (phase === "promoted") return "promoted";
-  if (["promote-pending", "fencing", "fenced", "promoting"].includes(phase)) return "promoting";
+  if (["promote-pending", "fencing", "fenced", "promoting"].concat(ROLLING_BACK).includes(phase)) return "promoting";
   return phase === "mirroring" || phase === "mirrored" ? "mirroring" : "";
 }
 
@@ -223,7 +225,7 @@ function showGroups(status) {
 
 const WORDS = {
   "link-created": "link created", "link-finished": "link finished", mirrored: "mirrored", "promote-asked": "promote asked",
-  fenced: "writers held", barrier: "barrier known", flipped: "promoted", "given-up": "given up",
+  fenced: "writers held", barrier: "barrier known", flipped: "promoted", "rollback-asked": "rollback asked for", "rolled-back": "rolled back", "given-up": "given up",
 };
 
 function eventText(event) {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, Unreachable
-from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET
 from kmigrate.model.offset_map import OffsetMap
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import TopicRecord
@@ -67,7 +67,7 @@ class Positions:
         made = self._maps.folded(uuid, record.topic, partition, record.target_topic_id, begins)
         made.begin(record.starts[partition], begins)
         made.close(min(end, record.target_ends.get(partition, end)))
-        if record.phase is TopicPhase.PROMOTED and partition in record.barrier:
+        if record.at_target and partition in record.barrier:
             made.cover(record.barrier[partition].offset)
         elif seen is not None and seen.target_position >= 0:
             # The mirror may still have to judge the records behind the position that the mirror reports.

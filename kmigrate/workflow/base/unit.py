@@ -122,7 +122,7 @@ class Unit:
 
     @property
     def unpromoted(self) -> list[TopicRecord]:
-        return [topic for topic in self.topics if topic.phase is not TopicPhase.PROMOTED]
+        return [topic for topic in self.topics if not topic.at_target]
 
     def not_staged(self) -> str | None:
         """Return a coupled group whose offsets are not on the target yet; Refused where its promote was given up."""

@@ -27,7 +27,7 @@ from kmigrate.cluster.admin import GroupMember, GroupState
 from kmigrate.cluster.groups import PlaceholderMember, is_mixed
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.coupling import unit_of
-from kmigrate.model.lifecycle import PROMOTING, GroupEvent, GroupPhase, TopicPhase, advance_group
+from kmigrate.model.lifecycle import AT_TARGET, PROMOTING, GroupEvent, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.members import member_mark
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, topic_key
@@ -121,7 +121,7 @@ class FollowHandover:
         return {name: found.phase for name in topics if (found := state.topic(self.link, name)) is not None}
 
     def _waiting_topics(self, state: State) -> list[str]:
-        return sorted(name for name, phase in self._unit(state).items() if phase is not TopicPhase.PROMOTED)
+        return sorted(name for name, phase in self._unit(state).items() if phase not in AT_TARGET)
 
     async def _described(self) -> GroupState:
         _, admin = await self.handover.open_source()

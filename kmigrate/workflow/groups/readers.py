@@ -15,7 +15,7 @@ from kmigrate.cluster.coordinators import all_answered
 from kmigrate.cluster.groups import describe_groups
 from kmigrate.errors import Refused
 from kmigrate.model.coupling import unit_of
-from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase
 from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.records import GroupRecord
 from kmigrate.model.state import State
@@ -91,7 +91,7 @@ async def read_logs(
     A promoted topic with identical offsets has the target's. Up to the barrier both logs are equal; beyond the barrier
     only members of a group that follows read, on the target.
     """
-    moved = {record.topic for record in state.topics(link) if record.phase is TopicPhase.PROMOTED and not record.mapped}
+    moved = {record.topic for record in state.topics(link) if record.at_target and not record.mapped}
     found: dict[tuple[str, int], LogOffset] = {}
     for client, at_target in ((source, False), (target, True)):
         asked = {key: offset for key, offset in wanted.items() if (key[0] in moved) is at_target}
@@ -145,4 +145,4 @@ def _coupled_topics(state: State, group: GroupRecord) -> list[str]:
         return []
     names, _ = unit_of(state.couplings(group.link), groups=[group.group])
     found = filter(None, (state.topic(group.link, name) for name in sorted(names)))
-    return [record.topic for record in found if record.phase is not TopicPhase.PROMOTED]
+    return [record.topic for record in found if not record.at_target]

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.append import Takes
 from kmigrate.errors import BrokerRefused, KmigrateError
-from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CLOSED_SIZE, Closed, SourceAccess, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
@@ -124,7 +123,7 @@ class SourceCloser:
 
         def decide(state: State) -> TopicRecord | None:
             now = state.topic(record.link, record.topic)
-            if now is None or now.closed != record.closed or now.phase is not TopicPhase.PROMOTED:
+            if now is None or now.closed != record.closed or not now.at_target:
                 return None
             return None if closed is not None and self._is_leaving(state, record) else replace(now, closed=closed)
 

@@ -14,7 +14,6 @@ from typing import Any
 from kmigrate.cluster.client import EARLIEST, ClusterClient
 from kmigrate.cluster.fetch import fetch_one
 from kmigrate.errors import KmigrateError, Unreachable
-from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LateWrites, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.tasks import together
@@ -68,7 +67,7 @@ class LateFound:
 
 
 def promoted(records: Iterable[TopicRecord]) -> list[TopicRecord]:
-    return [record for record in records if record.phase is TopicPhase.PROMOTED and record.barrier]
+    return [record for record in records if record.at_target and record.barrier and not record.copied_back]
 
 
 def late_of(state: State, record: TopicRecord, ends: Mapping[int, int]) -> tuple[LateFound, ...]:

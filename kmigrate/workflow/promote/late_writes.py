@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused
-from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LateRecord, LateWrites, LinkRecord, OnLate, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import sleep
@@ -194,7 +193,7 @@ class LateWatch:
     async def _write(self, record: TopicRecord, partition: int, known: LateWrites) -> None:
         def decide(state: State) -> LateRecord | None:
             now = state.topic(record.link, record.topic)
-            if now is None or now.phase is not TopicPhase.PROMOTED:
+            if now is None or not now.at_target:
                 return None
             late = state.late(record.link, record.topic) or LateRecord(record.link, record.topic)
             before = late.partitions.get(partition)

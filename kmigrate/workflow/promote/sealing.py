@@ -62,7 +62,7 @@ def may_come_off(log: StateLog, record: TopicRecord) -> bool:
     """Return True if a topic's seal has done its work (rule D)."""
     if record.seal is None:
         return False
-    if record.phase is not TopicPhase.PROMOTED:
+    if not record.at_target:
         return record.phase in (TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING)
     present = {router.instance for router in log.state.routers()} | strays(log.state).keys()
     return all(

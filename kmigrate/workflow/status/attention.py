@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kmigrate.model.amounts import count_text, left_text, time_text
-from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, ROLLING_BACK, GroupPhase
 from kmigrate.model.records import DirectWriter
 from kmigrate.model.words import advised, as_words
 from kmigrate.workflow.groups.admission import refused_sentence
@@ -69,6 +69,8 @@ def topic_attention(topic: TopicStatus, now_ms: int, progress: TopicProgress | N
         return Attention(Need.WAITS, waits)
     if topic.promoted:
         return Attention(Need.DONE)
+    if topic.phase in ROLLING_BACK:
+        return Attention(Need.PROMOTING)
     if topic.phase in PROMOTING:
         return Attention(Need.PROMOTING, _copying(topic, progress))
     if topic.phase in NOT_COPIED_YET:
@@ -97,13 +99,14 @@ def _waits(topic: TopicStatus, now_ms: int) -> Iterator[str]:
     if topic.reason:
         yield topic.reason
     if topic.promote_waits_for:
-        yield f"its promote waits: {topic.promote_waits_for}"
+        verb = "rollback" if topic.phase in ROLLING_BACK else "promote"
+        yield f"its {verb} waits: {topic.promote_waits_for}"
     if topic.sealed_for:
         yield f"sealed on the source for router {', '.join(topic.sealed_for)}"
     for p in topic.partitions:
         if p.waits_for is not None and p.waits_for.open_ms(now_ms) > _USUAL_MS:
             yield f"partition {p.partition} {p.waits_for.text(now_ms)}"
-    if topic.direct_writers and not topic.promoted:
+    if topic.direct_writers and not topic.at_target:
         yield direct_text(topic, now_ms)
 
 

@@ -18,7 +18,7 @@ from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.cluster.committed_offsets import CommittedOffset
 from kmigrate.cluster.log_probes import look_ahead
 from kmigrate.model.lag import UNPACED, Lag, Pace, lag_of
-from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, TopicPhase
+from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import now_ms
@@ -75,7 +75,7 @@ async def lags_of(
 
 
 def _behind(record: TopicRecord, source_end: int, target_end: int) -> int:
-    if record.phase is TopicPhase.PROMOTED:
+    if record.at_target:
         return 0
     # unknown, too, if the copy holds records that the source does not hold
     unknown = source_end < 0 or target_end < 0 or target_end > source_end

@@ -110,7 +110,7 @@ class ProgressTracker:
 
     def _amounts(self, topic: TopicStatus, offset_bytes: Mapping[int, float]) -> _Amounts:
         parts, name = topic.partitions, (topic.link, topic.topic)
-        if topic.promoted:
+        if topic.at_target:
             written = self._history.growth(("target", *name), [p.target_end for p in parts])
             return _Amounts(0, _held(parts), _sum(written), 0.0, 0.0)
         written = self._history.growth(("source", *name), [p.source_end for p in parts])

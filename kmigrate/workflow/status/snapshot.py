@@ -13,7 +13,7 @@ from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag
-from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import AT_TARGET, COPIED, NOT_COPIED_YET, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import (
     DUTY,
@@ -126,6 +126,10 @@ class TopicStatus:
     @property
     def promoted(self) -> bool:
         return self.phase is TopicPhase.PROMOTED
+
+    @property
+    def at_target(self) -> bool:
+        return self.phase in AT_TARGET
 
     @property
     def lag(self) -> int:
@@ -413,7 +417,7 @@ class _LinkLook:
 
     async def _open_transactions(self) -> Mapping[tuple[str, int], OpenTransaction]:
         """Return the open transactions of partitions whose last stable offset lies before their log end."""
-        copied = {record.topic for record in self.records if record.phase is not TopicPhase.PROMOTED}
+        copied = {record.topic for record in self.records if not record.at_target}
         keys = [key for key in self._keys() if key[0] in copied]
         if self.source is None or not keys:
             return {}
@@ -619,7 +623,7 @@ def _verified(
     record: TopicRecord, partition: int, known: VerifiedRange | None, source_end: int
 ) -> tuple[int, int, int]:
     """Return the verified offset, the time of the check, and the number of unverified offsets."""
-    promoted = record.phase is TopicPhase.PROMOTED and partition in record.barrier
+    promoted = record.at_target and partition in record.barrier
     limit = record.barrier[partition].offset if promoted else source_end
     done = record.starts.get(partition, 0) if known is None else known.end
     unverified = max(0, limit - done) if limit >= 0 else -1
@@ -638,7 +642,7 @@ def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
         return "not yet"
     for row in rows:
         start = record.starts.get(row.partition, 0)
-        if record.phase is TopicPhase.PROMOTED:
+        if record.at_target:
             begins, passed = row.target_start >= start, False  # the target's own retention decides now
         else:
             begins = start <= row.target_start <= max(start, row.source_start)

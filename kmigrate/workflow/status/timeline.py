@@ -12,7 +12,14 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import (
+    BEHIND_FENCE,
+    PROMOTING,
+    ROLLBACK_BEHIND_FENCE,
+    ROLLING_BACK,
+    GroupPhase,
+    TopicPhase,
+)
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.state import State
 
@@ -33,11 +40,14 @@ class Happened(StrEnum):
     FENCED = "fenced"
     """Routers hold the writers of a topic."""
     BARRIER = "barrier"
-    """The source's last offset of a topic is known."""
+    """The last offset of a topic is known, at the cluster that takes the writes."""
     FLIPPED = "flipped"
     """The target takes the writes of a topic, or the members of a group."""
     GIVEN_UP = "given-up"
-    """A promote was given up or taken back: all is as before."""
+    """A promote or a rollback was given up or taken back: all is as before."""
+    ROLLBACK_ASKED = "rollback-asked"
+    ROLLED_BACK = "rolled-back"
+    """The source takes the writes of a topic again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +119,9 @@ _STEPS = {
     TopicPhase.PROMOTE_PENDING: Happened.PROMOTE_ASKED,
     TopicPhase.FENCING: Happened.FENCED,
     TopicPhase.FENCED: Happened.BARRIER,
+    TopicPhase.ROLLBACK_PENDING: Happened.ROLLBACK_ASKED,
+    TopicPhase.ROLLBACK_FENCING: Happened.FENCED,
+    TopicPhase.ROLLBACK_FENCED: Happened.BARRIER,
 }
 
 
@@ -119,7 +132,9 @@ def _topic_events(before: TopicRecord | None, topic: TopicRecord) -> Iterator[Ti
             fence_ms = topic.since_ms - topic.fenced_ms if topic.fenced_ms > before.fenced_ms else -1
             yield TimelineEvent(topic.since_ms, Happened.GIVEN_UP, *about, topic.reason, fence_ms)
         return
-    if topic.phase is TopicPhase.PROMOTED:
+    if before is not None and before.phase in ROLLING_BACK and topic.phase not in ROLLING_BACK:
+        yield _rollback_ended(before, topic)
+    elif topic.phase is TopicPhase.PROMOTED:
         at_barrier = before is not None and before.phase is TopicPhase.FENCED
         flip_ms = topic.promoted_ms - before.since_ms if before is not None and at_barrier else -1
         fence_ms = topic.promoted_ms - topic.fenced_ms if topic.fenced_ms else -1
@@ -132,6 +147,19 @@ def _topic_events(before: TopicRecord | None, topic: TopicRecord) -> Iterator[Ti
         yield TimelineEvent(topic.since_ms, happened, *about, topic.reason)
     elif topic.phase in _STEPS:
         yield TimelineEvent(topic.since_ms, _STEPS[topic.phase], *about)
+
+
+def _rollback_ended(before: TopicRecord, topic: TopicRecord) -> TimelineEvent:
+    """Return the end of a rollback: the flip, or the return to promoted with a reason."""
+    about = (topic.link, "topic", topic.topic)
+    fenced_ms = before.way_back.fenced_ms if before.way_back is not None else 0
+    if topic.phase is TopicPhase.PROMOTED:
+        fence_ms = topic.since_ms - fenced_ms if before.phase in ROLLBACK_BEHIND_FENCE else -1
+        reason = topic.way_back.reason if topic.way_back is not None else ""
+        return TimelineEvent(topic.since_ms, Happened.GIVEN_UP, *about, reason, fence_ms)
+    flip_ms = topic.rolled_back_ms - before.since_ms if before.phase is TopicPhase.ROLLBACK_FENCED else -1
+    fence_ms = topic.rolled_back_ms - fenced_ms if before.phase in ROLLBACK_BEHIND_FENCE else -1
+    return TimelineEvent(topic.rolled_back_ms, Happened.ROLLED_BACK, *about, fence_ms=fence_ms, flip_ms=flip_ms)
 
 
 def _given_up_unseen(before: TopicRecord | GroupRecord, now: TopicRecord | GroupRecord) -> bool:

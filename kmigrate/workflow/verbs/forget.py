@@ -208,7 +208,7 @@ def _repeatable_s(connections: Connections, record: TopicRecord, delivery_timeou
 def _against_topic(record: TopicRecord, state: State, topic_now: _TopicNow) -> Finding | None:
     """Return the refusal of rule A; None where the topic may be forgotten."""
     topic = record.topic
-    if record.phase is TopicPhase.PROMOTED:
+    if record.at_target:
         what = f"topic {topic} is promoted: it is forgotten with its link"
         return refuse("already-promoted", what, _with_its_link(record.link))
     if record.phase not in FORGETTABLE:

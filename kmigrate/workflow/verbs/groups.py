@@ -19,7 +19,6 @@ from kmigrate.model.lifecycle import (
     GroupEvent,
     GroupMode,
     GroupPhase,
-    TopicPhase,
     advance_group,
 )
 from kmigrate.model.nearest import name_hint
@@ -186,7 +185,7 @@ def unpromoted_topics(state: State, record: GroupRecord) -> list[str]:
     """Return the topics, not promoted yet, that are written in the transactions that commit the group's positions."""
     topics, _ = unit_of(state.couplings(record.link), groups=[record.group])
     known = {topic: state.topic(record.link, topic) for topic in sorted(topics)}
-    return [topic for topic, each in known.items() if each is not None and each.phase is not TopicPhase.PROMOTED]
+    return [topic for topic, each in known.items() if each is not None and not each.at_target]
 
 
 def _changes_mode(record: GroupRecord, asked: str) -> bool:
@@ -254,7 +253,7 @@ def _against_following(state: State, link: str, reads: GroupReads) -> str:
             return f"the offsets of {topic} are mapped"
         if record.phase in PROMOTING:
             return f"{topic} is {record.phase}: in a moment the source does not get its records any more"
-        if record.phase is TopicPhase.PROMOTED:
+        if record.at_target:
             return f"{topic} is promoted: the source does not get its records any more"
     return ""
 

@@ -9,7 +9,6 @@ from collections.abc import Collection
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
-from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef
 from kmigrate.state.read import read_state
 from kmigrate.workflow.base.plan import Finding, refuse, warn
@@ -41,7 +40,7 @@ async def loop_findings(source: ClusterClient, target: ClusterClient, topics: Co
             "promote it there first, or leave it to that link",
         )
         for record in state.topics(forgotten=True)
-        if record.link in back and record.topic in topics and record.phase is not TopicPhase.PROMOTED
+        if record.link in back and record.topic in topics and (record.copied_back or not record.at_target)
     ]
 
 

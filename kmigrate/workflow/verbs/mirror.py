@@ -284,7 +284,7 @@ def _engine_guard(engine: CopyEngine, record: TopicRecord) -> Finding | None:
     topic = record.topic
     if engine is CopyEngine.DAEMON:
         return None
-    if record.phase is TopicPhase.PROMOTED:
+    if record.at_target:
         return ok("already-promoted", f"topic {topic} is promoted: nothing is copied now")
     if record.mapped:
         return refuse(

@@ -44,7 +44,7 @@ async def pause_topics(connections: Connections, link_name: str | None, topics: 
 def _pause_guard(record: TopicRecord) -> Finding | None:
     """Return why a topic cannot, or need not, be paused; None where the topic may be paused."""
     topic = record.topic
-    if record.phase is TopicPhase.PROMOTED:
+    if record.at_target:
         return _promoted(topic)
     if record.phase not in _BEFORE_PROMOTE:
         return refuse(
@@ -164,7 +164,7 @@ async def resume_topics(
         if record is None:
             found.append(not_mirrored("topic", link.name, topic, connections.log.state))
             continue
-        if record.phase is TopicPhase.PROMOTED:
+        if record.at_target:
             found.append(_promoted(topic))
             continue
         done = _Resumption(connections, link, record, partition, accept_loss, who)
