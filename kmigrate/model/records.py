@@ -325,6 +325,8 @@ class WayBack:
     ended: str = ""
     """Reason why the way back has ended for good; '' while the way back is open."""
     ended_ms: int = 0
+    ended_at: Mapping[int, int] = field(default_factory=dict)
+    """Offsets that the copy had reached at its end, by partition: behind them the source's records are late writes."""
     terms: RollbackTerms | None = None
     """Terms of the rollback that is under way; None: no rollback is asked for."""
     reason: str = ""
@@ -458,6 +460,17 @@ class TopicRecord:
     def newest_fence(self) -> int:
         """Epoch of the newest fence that routers acknowledge: the promote's, or during a rollback the rollback's."""
         return self.way_back.fence_epoch if self.way_back and self.phase in ROLLING_BACK else self.fence_epoch
+
+    @property
+    def newest_barrier(self) -> Mapping[int, PartitionBarrier]:
+        """The barrier of the newest fence: the promote's, or during a rollback the rollback's."""
+        return self.way_back.barrier if self.way_back and self.phase in ROLLING_BACK else self.barrier
+
+    @property
+    def late_starts(self) -> Mapping[int, int]:
+        """Offsets from which records at the source are late writes: behind the barrier, and behind an ended copy."""
+        reached = self.way_back.ended_at if self.way_back is not None else {}
+        return {p: max(barrier.offset, reached.get(p, 0)) for p, barrier in self.barrier.items()}
 
     @property
     def fills(self) -> bool:

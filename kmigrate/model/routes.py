@@ -34,8 +34,10 @@ __all__ = [
     "TopicRoute",
     "finished",
     "id_shift",
+    "newest_gate",
     "next_table",
     "routing_table",
+    "written_shift",
 ]
 
 DIRECT_LIMIT = 1 << 40
@@ -306,10 +308,21 @@ def _route(link: LinkRecord, record: TopicRecord, state: State) -> TopicRoute:
     )
 
 
+def written_shift(link: LinkRecord, record: TopicRecord) -> int:
+    """Return the number that routers add to producer ids on the way to the cluster that takes the topic's writes."""
+    if record.at_target and not record.generation:
+        return 0
+    return id_shift(link.target.cluster_id, link.uuid, record.generation)
+
+
 def _gate(record: TopicRecord, serve: Serve, state: State) -> dict[int, tuple[ProducerMark, ...]]:
+    return {} if serve is Serve.HOLD else newest_gate(state, record)
+
+
+def newest_gate(state: State, record: TopicRecord) -> dict[int, tuple[ProducerMark, ...]]:
     """Return the producers below the newest flip's barrier, for the gate of the cluster that takes the writes now."""
     back = not record.at_target
-    if serve is Serve.HOLD or (back and record.rolled_back_epoch < 0):
+    if back and record.rolled_back_epoch < 0:
         return {}
     epoch = record.rolled_back_epoch if back else record.fence_epoch
     gate: dict[int, tuple[ProducerMark, ...]] = {}

@@ -1,8 +1,11 @@
 """Proves a topic's barrier: the barrier table, and the last check of both clusters before the flip.
 
+In a promote the source is the written cluster and the target has the copy; in a rollback the other way round.
+
 The table has the last sequence of each producer below the barrier, by the three witnesses of docs/promote.md. A
 router's report counts only for a producer that brokers (V6) and log ends do not know, because the report may be old.
 After a billion further records through another router the old sequence would look like the newer sequence.
+The same holds for the marks of the flip before: a producer that has been silent since is in that table alone.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from kmigrate.model.barrier import barrier_chunks, merge_marks
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import BarrierRecord, ProducerMark, TopicRecord
-from kmigrate.model.routes import DIRECT_LIMIT, id_shift
+from kmigrate.model.routes import DIRECT_LIMIT, newest_gate, written_shift
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
@@ -35,20 +38,20 @@ _Ends = Mapping[tuple[str, int], LogOffset]
 class BarrierTable:
     """Reads and writes the barrier table of one topic."""
 
-    def __init__(self, log: StateLog, source: ClusterClient) -> None:
+    def __init__(self, log: StateLog, written: ClusterClient) -> None:
         self._log = log
-        self._source = source
-        self.recent = RecentBatches(source)
-        """The producers found in the last batches of the source's logs."""
+        self._written = written
+        self.recent = RecentBatches(written)
+        """The producers found in the last batches of the written cluster's logs."""
 
     async def read(self, record: TopicRecord, deadline: float) -> _Marks:
         """Return the producer marks below the barrier, which must be known; Refused for an open transaction."""
         ends = {
             (record.topic, partition): LogOffset(0, barrier.offset, barrier.leader_epoch)
-            for partition, barrier in record.barrier.items()
+            for partition, barrier in record.newest_barrier.items()
         }
         described, recent = await together(
-            self._source.describe_producers(record.topic_partitions), self.recent.read_to(ends, deadline)
+            self._written.describe_producers(record.topic_partitions), self.recent.read_to(ends, deadline)
         )
         for (topic, partition), (error, producers) in described.items():
             if error:
@@ -63,7 +66,8 @@ class BarrierTable:
 
     async def write(self, record: TopicRecord, marks: Mapping[int, tuple[ProducerMark, ...]]) -> None:
         """Write the table, which every router reads before the flip; later marks of the same fence say the same."""
-        for chunk in barrier_chunks(record.link, record.topic, record.fence_epoch, marks):
+        back = record.at_target
+        for chunk in barrier_chunks(record.link, record.topic, record.newest_fence, marks, back=back):
 
             def decide(state: State, wanted: BarrierRecord = chunk) -> Record | None:
                 return None if state.records.get(wanted.key) == wanted else wanted
@@ -80,7 +84,7 @@ class BarrierTable:
         link = self._log.state.link(record.link)
         if link is None:
             raise Refused("no-barrier", f"link {record.link} is deleted")
-        shift = id_shift(link.target.cluster_id, link.uuid, record.generation)
+        shift = written_shift(link, record)
         marks: dict[int, list[ProducerMark]] = {p: [] for p in range(record.partitions)}
         stored = [
             (partition, state.producer_id, state.producer_epoch, state.last_sequence)
@@ -96,54 +100,60 @@ class BarrierTable:
         for partition, producer_id, epoch, last_sequence in stored:
             if 0 <= producer_id - shift < DIRECT_LIMIT:
                 marks[partition].append(ProducerMark(producer_id - shift, epoch, last_sequence))
-        at_source = {partition: {mark.producer_id for mark in found} for partition, found in marks.items()}
+        stored_ids = {partition: {mark.producer_id for mark in found} for partition, found in marks.items()}
         for presence in self._log.alive(RouterPresence):
             ack = presence.fences.get(record.key)
-            for partition, seen in ack.producers.items() if ack and ack.epoch == record.fence_epoch else ():
-                known = at_source.get(partition, set())
+            for partition, seen in ack.producers.items() if ack and ack.epoch == record.newest_fence else ():
+                known = stored_ids.get(partition, set())
                 marks.setdefault(partition, []).extend(mark for mark in seen if mark.producer_id not in known)
+        for partition, former in newest_gate(self._log.state, record).items():
+            known = {mark.producer_id for mark in marks.setdefault(partition, [])}
+            marks[partition].extend(mark for mark in former if mark.producer_id not in known)
         return {p: merge_marks(found) for p, found in marks.items() if found}
 
 
 @dataclass(frozen=True, slots=True)
 class FinalCheck:
-    """Checks that the source's log still ends at the barrier, and that the target's log ends there (rules B, C)."""
+    """Checks that the written log still ends at the barrier, and that the copy's log ends there (rules B, C)."""
 
     topic: str
-    source: ClusterClient
-    target: ClusterClient
+    written: ClusterClient
+    """The cluster that took the writes before the fence: a promote's source, a rollback's target."""
+    copy: ClusterClient
 
     async def refresh(self) -> None:
-        await together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
+        await together(self.written.refresh([self.topic]), self.copy.refresh([self.topic]))
 
     async def ends(self, record: TopicRecord) -> tuple[_Ends, _Ends]:
-        """Return the log ends of source and target; the source's ends are confirmed by all replicas."""
+        """Return the log ends of both clusters; the written cluster's ends are confirmed by all replicas."""
         keys = record.topic_partitions
-        return await together(witnessed_ends(self.source, keys), self.target.log_ends(keys))
+        return await together(witnessed_ends(self.written, keys), self.copy.log_ends(keys))
 
     async def run(self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float) -> dict[int, int]:
-        """Return the target's ends at the barrier; `wanted` returns by partition where the target's log must end."""
+        """Return the copy's ends at the barrier; `wanted` returns by partition where the copy's log must end."""
         tries = Backoff(0.005, within_s=deadline - monotonic())
         _, ends = await together(self.refresh(), self.ends(record))
         self._refuse_partitions(record)
         while True:
-            source_ends, target_ends = ends
-            self._refuse_moved(record, source_ends)
+            written_ends, copy_ends = ends
+            self._refuse_moved(record, written_ends)
             at_barrier = wanted()
+            copy = "source" if record.at_target else "target"
             elsewhere = [
-                f"the target's log of {topic}-{partition} ends at {end.offset}, not {at_barrier[partition]}"
-                for (topic, partition), end in target_ends.items()
+                f"the {copy}'s log of {topic}-{partition} ends at {end.offset}, not {at_barrier[partition]}"
+                for (topic, partition), end in copy_ends.items()
                 if end.error or end.offset != at_barrier[partition]
             ]
             if not elsewhere:
                 return at_barrier
-            await self.target.refresh([self.topic])
-            await tries.pause(Refused("target-not-at-barrier", elsewhere[0]))
+            await self.copy.refresh([self.topic])
+            ref = "source-not-at-barrier" if record.at_target else "target-not-at-barrier"
+            await tries.pause(Refused(ref, elsewhere[0]))
             ends = await self.ends(record)
 
     def _refuse_partitions(self, record: TopicRecord) -> None:
         """Refuse partitions added since the fence: they are not copied, and keys would change their partition."""
-        for client in (self.source, self.target):
+        for client in (self.written, self.copy):
             info = client.metadata.topics.get(self.topic)
             count = len(info.partitions) if info is not None else 0
             if count != record.partitions:
@@ -154,15 +164,17 @@ class FinalCheck:
                 )
 
     def _refuse_moved(self, record: TopicRecord, ends: _Ends) -> None:
-        refuse_unwitnessed(self.source, ends)
-        accepted = record.terms is not None and record.terms.accept_direct
+        refuse_unwitnessed(self.written, ends)
+        back = record.at_target
+        accepted = not back and record.terms is not None and record.terms.accept_direct
+        ref, written = ("target-moved", "target") if back else ("source-moved", "source")
         for (topic, partition), end in ends.items():
-            barrier = record.barrier[partition]
+            barrier = record.newest_barrier[partition]
             if end.error or end.leader_epoch != barrier.leader_epoch:
-                raise Refused("source-moved", f"the source's leader of {topic}-{partition} changed after the barrier")
+                raise Refused(ref, f"the {written}'s leader of {topic}-{partition} changed after the barrier")
             if end.offset < barrier.offset or (end.offset > barrier.offset and not accepted):
                 raise Refused(
-                    "source-moved",
-                    f"the source log of {topic}-{partition} grew from {barrier.offset} to {end.offset} although "
+                    ref,
+                    f"the {written} log of {topic}-{partition} grew from {barrier.offset} to {end.offset} although "
                     "every router is drained: somebody writes directly",
                 )

@@ -21,7 +21,7 @@ from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.late import LateBatch, late_batches
 
-__all__ = ["LateFound", "find_late", "late_of", "promoted", "read_late", "reads_of_late", "with_unread"]
+__all__ = ["LateFound", "copied_by", "find_late", "late_of", "promoted", "read_late", "reads_of_late", "with_unread"]
 
 _MOST_PARTITIONS = 50
 _MOST_READS = 4
@@ -38,6 +38,8 @@ class LateFound:
     topic: str
     partition: int
     writes: LateWrites
+    copied_by: int = -1
+    """Producer id of the former copy from the target, whose records are not late; −1: there was no such copy."""
 
     @property
     def missing(self) -> bool:
@@ -74,13 +76,19 @@ def late_of(state: State, record: TopicRecord, ends: Mapping[int, int]) -> tuple
     """Return the late offsets of a topic, by the state log and by the source's log ends where these are known."""
     known = state.late(record.link, record.topic)
     found: list[LateFound] = []
-    for partition, barrier in sorted(record.barrier.items()) if promoted([record]) else ():
-        begun = LateWrites(barrier.offset, barrier.offset, 0, barrier.offset, 0, 0)
+    for partition, start in sorted(record.late_starts.items()) if promoted([record]) else ():
+        begun = LateWrites(start, start, 0, start, 0, 0)
         writes = known.partitions.get(partition, begun) if known is not None else begun
         writes = replace(writes, end=max(writes.end, ends.get(partition, -1)))
-        if writes.end > barrier.offset:
-            found.append(LateFound(record.topic, partition, writes))
+        if writes.end > start:
+            found.append(LateFound(record.topic, partition, writes, copied_by(record)))
     return tuple(found)
+
+
+def copied_by(record: TopicRecord) -> int:
+    """Return the producer id under which the mirror copied the topic from the target to the source; −1 for none."""
+    copy = record.way_back.copy if record.way_back is not None else None
+    return copy.data_id if copy is not None else -1
 
 
 async def with_unread(source: ClusterClient, found: Sequence[LateFound]) -> tuple[LateFound, ...]:
@@ -92,7 +100,8 @@ async def with_unread(source: ClusterClient, found: Sequence[LateFound]) -> tupl
 
 async def _read(source: ClusterClient, found: LateFound) -> LateFound:
     with suppress(KmigrateError):
-        async for writes in reads_of_late(source, found.topic, found.partition, found.writes, _MOST_READS):
+        key = found.topic, found.partition
+        async for writes in reads_of_late(source, *key, found.writes, _MOST_READS, copied_by=found.copied_by):
             found = replace(found, writes=writes)
     return found
 
@@ -117,8 +126,13 @@ async def find_late(
     return (await with_unread(source, found) if not why else found), why
 
 
-async def read_late(source: ClusterClient, topic: str, partition: int, offset: int) -> tuple[list[LateBatch], int]:
-    """Return batches without markers and aborted data, up to an open transaction; and the offset reached."""
+async def read_late(
+    source: ClusterClient, topic: str, partition: int, offset: int, *, copied_by: int = -1
+) -> tuple[list[LateBatch], int]:
+    """Return batches without markers and aborted data, up to an open transaction; and the offset reached.
+
+    Batches of producer id `copied_by` are left out: the mirror has copied these batches from the target.
+    """
     part = FetchPartition(topic, partition, offset, _READ_BYTES)
     answer = await fetch_one(source, source.leader(topic, partition), part, purpose="late", read_committed=True)
     if answer.error:
@@ -128,17 +142,18 @@ async def read_late(source: ClusterClient, topic: str, partition: int, offset: i
         if not begins.error and begins.offset > offset:
             return [], begins.offset  # deleted by now: named, and nothing is left to be read
         raise Unreachable("late-unread", f"{topic}-{partition} at {offset}: {row(answer.error).name}")
-    return late_batches(answer.records, answer.aborted, offset)
+    batches, read_to = late_batches(answer.records, answer.aborted, offset)
+    return [batch for batch in batches if copied_by < 0 or batch.producer[0] != copied_by], read_to
 
 
 async def reads_of_late(
-    source: ClusterClient, topic: str, partition: int, known: LateWrites, most: int
+    source: ClusterClient, topic: str, partition: int, known: LateWrites, most: int, *, copied_by: int = -1
 ) -> AsyncIterator[LateWrites]:
     """Yield late writes after each response, until all is read or an open transaction holds the rest back."""
     for _ in range(most):
         if known.unread <= 0:
             return
-        batches, read_to = await read_late(source, topic, partition, known.read_to)
+        batches, read_to = await read_late(source, topic, partition, known.read_to, copied_by=copied_by)
         if read_to <= known.read_to:
             return
         known = replace(

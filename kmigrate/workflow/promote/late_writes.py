@@ -31,7 +31,7 @@ from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.promote.late_findings import promoted, read_late, reads_of_late
+from kmigrate.workflow.promote.late_findings import copied_by, promoted, read_late, reads_of_late
 
 __all__ = ["LateWatch", "late_producer_id", "quarantine_topic", "watched"]
 
@@ -120,7 +120,7 @@ class LateWatch:
     def _known(self, record: TopicRecord, partition: int) -> LateWrites:
         late = self.log.state.late(record.link, record.topic)
         found = late.partitions.get(partition) if late is not None else None
-        start, now = record.barrier[partition].offset, self.log.now_ms()
+        start, now = record.late_starts[partition], self.log.now_ms()
         return found or LateWrites(start, start, 0, start, now, now, handled_to=start)
 
     async def _follow(
@@ -130,7 +130,8 @@ class LateWatch:
         if end > known.end:
             known = replace(known, end=end, last_ms=self.log.now_ms())
         try:
-            async for read in reads_of_late(source, record.topic, partition, known, _MOST_READS):
+            key, copy = (record.topic, partition), copied_by(record)
+            async for read in reads_of_late(source, *key, known, _MOST_READS, copied_by=copy):
                 known = read
         except KmigrateError:
             await self._write(record, partition, known)  # the offsets are known though they cannot be read
@@ -152,7 +153,9 @@ class LateWatch:
             topic = quarantine_topic(record.topic)
             await self._make(topic, record)
         while known.handled_to < known.read_to:
-            batches, read_to = await read_late(source, record.topic, partition, known.handled_to)
+            batches, read_to = await read_late(
+                source, record.topic, partition, known.handled_to, copied_by=copied_by(record)
+            )
             batches = [batch for batch in batches if batch.end <= known.read_to]
             appended = batches[:_AT_ONCE]
             for batch in appended:

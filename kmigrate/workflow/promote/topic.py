@@ -29,8 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
-from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import open_writers
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicEvent, TopicPhase, advance_topic
@@ -39,18 +38,24 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import PartitionBarrier, PromoteTerms, ProvenTopic, TopicRecord, topic_key
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
-from kmigrate.model.stops import DISK_LOW, WITHOUT_BATCH
 from kmigrate.net.clock import monotonic, now_ms, sleep
-from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import LinkClusters
 from kmigrate.workflow.base.open_transactions import begun_elsewhere, refuse_lost_ids, wait_for_ends
-from kmigrate.workflow.base.running import registered_routers
 from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided
 from kmigrate.workflow.groups.readers import refuse_readers
 from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck
 from kmigrate.workflow.promote.direct_writers import direct_writers
+from kmigrate.workflow.promote.fence import (
+    ends_after_drain,
+    not_arrived,
+    not_caught_up,
+    rehearse,
+    silent_router,
+    undrained,
+    unreported_router,
+)
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.outcome import (
     flipped,
@@ -66,6 +71,7 @@ from kmigrate.workflow.promote.sealing import Sealer, may_come_off
 __all__ = ["TopicPromotion"]
 
 _LOOK_S = 0.1
+_IN_FLIGHT = "answer(s) of the source or transaction(s)"
 _SHORT_S = 1.0
 """Seconds after which an open transaction counts as hanging; a transaction that begins behind may hang as well."""
 
@@ -158,7 +164,7 @@ class TopicPromotion:
         await self._refuse_direct_writers(record)
         await refuse_lost_ids(self.log.state, self.source, self.clusters.target, record)
         await refuse_readers(self.log.state, self.link, self.topic, self.source)
-        await self._rehearse(record)
+        await rehearse(self.source, record, self.table, self.check, self._deadline(record))
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
 
     async def _transactions_end_soon(self, record: TopicRecord) -> bool:
@@ -264,29 +270,10 @@ class TopicPromotion:
             raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {late.what}") from late
         return self._record(self.log.state) == record
 
-    async def _rehearse(self, record: TopicRecord) -> None:
-        """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""
-        questions = together(self.check.ends(record), self.source.describe_producers(record.topic_partitions))
-        _, ((witnessed, _), _) = await together(self.check.refresh(), questions)
-        refuse_unwitnessed(self.source, witnessed)
-        ends = await self.source.list_offsets(dict.fromkeys(record.topic_partitions, LATEST))
-        readable = {key: end for key, end in ends.items() if not end.error}
-        await self.table.recent.read_to(readable, self._deadline(record))
-
     def _why_not_ready(self, record: TopicRecord, unit: Unit) -> str | None:
-        threshold = self._terms(record).lag_threshold
-        copied = self._copied(record)
-        for partition in range(record.partitions):
-            seen = copied.get(partition)
-            if seen is None or seen.problem:
-                return _not_copied(partition, seen)
-            if DISK_LOW in seen.trouble:
-                return f"partition {partition} is not copied on: {seen.trouble}"
-            if seen.source_end < 0 or seen.source_end - seen.position > threshold:
-                return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
-            if WITHOUT_BATCH in seen.trouble:
-                return f"partition {partition} does not come to the source's end: {seen.trouble}"
-        return self._not_upkept(record) or unit.not_asked_for() or self._silent_router()
+        behind = not_caught_up(record, self._copied(record), self._terms(record).lag_threshold, "source")
+        silent = silent_router(self.log, self.sealer.given_up)
+        return behind or self._not_upkept(record) or unit.not_asked_for() or silent
 
     def _not_upkept(self, record: TopicRecord) -> str | None:
         """Return why the mirror has not compared partitions, configs and ACLs since this promote's request, or None."""
@@ -296,38 +283,29 @@ class TopicPromotion:
                 return f"the target does not follow the source: {report.problem}" if report.problem else None
         return "the mirror has not compared its partitions, configs and ACLs with the source yet"
 
-    def _silent_router(self) -> str | None:
-        """Name a router that cannot acknowledge a fence, and that no seal replaces yet (rule G)."""
-        for router, presence in registered_routers(self.log):
-            if presence is None and not self.sealer.given_up(router.instance):
-                return f"router {router.name} on {router.host} is registered but silent"
-        return self._unreported_router()
-
-    def _unreported_router(self) -> str | None:
-        """Return the trouble of a living router whose report, with its acknowledgements, is too large to be sent."""
-        return next((p.trouble for _, p in registered_routers(self.log) if p is not None and p.trouble), None)
-
     # fencing
 
     async def _fencing(self, record: TopicRecord) -> None:
         deadline = self._deadline(record)
 
-        def undrained(_: State) -> str | None:
-            if trouble := self._unreported_router():
+        def not_drained(_: State) -> str | None:
+            if trouble := unreported_router(self.log):
                 raise Refused("not-drained", trouble)  # writers would wait for that router until the fence timeout
-            return self._undrained(record)
+            return undrained(self.log, record, self.sealer.given_up, _IN_FLIGHT)  # a seal replaces it (rule G)
 
         try:
-            await self.progress.wait(self.log, self.key, undrained, deadline - monotonic(), "every router to drain")
+            await self.progress.wait(self.log, self.key, not_drained, deadline - monotonic(), "every router to drain")
         except WaitTimedOut as late:
-            not_drained = Refused("not-drained", f"{late.what} within the fence timeout")
-            raise await self._open_at_fence(record) or not_drained from late
+            refusal = Refused("not-drained", f"{late.what} within the fence timeout")
+            raise await self._open_at_fence(record) or refusal from late
         if record.seal is None and not self.sealer.unheard(record):
             await wait_for_ends(self.log.state, self.source, record, deadline)
         unheard = self.sealer.unheard(record)
         if (unheard or record.seal is not None) and not await self.sealer.put_on(record, unheard, deadline):
             return
-        ends, granted = await together(self._ends(record, deadline), with_promote_rules(record, self.clusters.target))
+        ends, granted = await together(
+            ends_after_drain(self.source, record, deadline), with_promote_rules(record, self.clusters.target)
+        )
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
 
@@ -351,29 +329,6 @@ class TopicPromotion:
         """Return when this fence is given up; a new controller gives the fence a full span again."""
         return monotonic() + self._terms(record).fence_timeout_s
 
-    def _undrained(self, record: TopicRecord) -> str | None:
-        for router, presence in registered_routers(self.log):
-            if presence is None and self.sealer.given_up(router.instance):
-                continue  # a seal replaces this router (rule G)
-            ack = presence.fences.get(record.key) if presence else None
-            if ack is None or ack.epoch != record.fence_epoch:
-                return f"router {router.name} on {router.host} has not acknowledged the fence"
-            if ack.in_flight:
-                return f"router {router.name} still waits for {ack.in_flight} answer(s) of the source or transaction(s)"
-        return None
-
-    async def _ends(self, record: TopicRecord, deadline: float) -> dict[tuple[str, int], LogOffset]:
-        """Return the source's log ends after the drain (rule B); read again while a leader is away."""
-        tries = Backoff(0.01, within_s=deadline - monotonic())
-        while True:
-            ends = await witnessed_ends(self.source, record.topic_partitions)
-            refuse_unwitnessed(self.source, ends)
-            away = [f"{topic}-{partition}" for (topic, partition), end in ends.items() if end.error]
-            if not away:
-                return ends
-            await self.source.refresh([self.topic])
-            await tries.pause(Refused("no-barrier", f"the log end of {', '.join(away)} cannot be read"))
-
     # fenced
 
     async def _fenced(self, record: TopicRecord) -> None:
@@ -383,7 +338,11 @@ class TopicPromotion:
             what = "the mirror to reach the barrier"
             try:
                 await self.progress.wait(
-                    self.log, self.key, lambda _: self._not_arrived(record), deadline - monotonic(), what
+                    self.log,
+                    self.key,
+                    lambda _: not_arrived(record, self._copied(record)),
+                    deadline - monotonic(),
+                    what,
                 )
             except WaitTimedOut as late:
                 raise Refused("barrier-not-reached", late.what) from late
@@ -426,16 +385,6 @@ class TopicPromotion:
 
         await self.log.append(decide)
 
-    def _not_arrived(self, record: TopicRecord) -> str | None:
-        copied = self._copied(record)
-        for partition, barrier in record.barrier.items():
-            seen = copied.get(partition)
-            if seen is None or seen.problem:
-                return _not_copied(partition, seen)
-            if seen.at_barrier != barrier.offset:
-                return f"waiting: mirror at {seen.position} of barrier {barrier.offset}, partition {partition}"
-        return None
-
     def _target_ends(self, record: TopicRecord) -> dict[int, int]:
         """Return where the target's logs must end: at the barrier, or where mapped at the mirror's position."""
         if not record.mapped:
@@ -461,9 +410,3 @@ class TopicPromotion:
             return given_up(record, error.summary, error.next_step) if record is not None else None
 
         await self.log.append(decide)
-
-
-def _not_copied(partition: int, seen: PartitionProgress | None) -> str:
-    if seen is None:
-        return f"no running mirror reports partition {partition}"
-    return f"partition {partition} has stopped: {seen.problem}"
