@@ -16,7 +16,7 @@ from typing import Any
 
 from kmigrate.cluster.groups import PlaceholderMember
 from kmigrate.errors import Failed, KmigrateError, Unreachable
-from kmigrate.model.lifecycle import PROMOTING, GroupMode, GroupPhase
+from kmigrate.model.lifecycle import PROMOTING, ROLLING_BACK, GroupMode, GroupPhase
 from kmigrate.model.presences import DUTY, ControllerPresence
 from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord
 from kmigrate.net.clock import monotonic
@@ -32,6 +32,7 @@ from kmigrate.workflow.promote.closing import SourceCloser
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.late_writes import LateWatch
 from kmigrate.workflow.promote.outcome import go_forward, no_way_back
+from kmigrate.workflow.promote.rollback import TopicRollback
 from kmigrate.workflow.promote.sealing import Sealer, may_come_off
 from kmigrate.workflow.promote.topic import TopicPromotion
 
@@ -165,6 +166,9 @@ class Controller:
             for record in state.topics()
             if record.phase in PROMOTING or record.unsettled or may_come_off(self._log, record)
         }
+        for record in state.topics():
+            if record.phase in ROLLING_BACK and record.key not in due:
+                due[record.key] = partial(self._roll_back, record)
         for group in state.groups():
             if group.phase is GroupPhase.PROMOTING:
                 due[group.key] = partial(self._hand_over, group)
@@ -207,6 +211,15 @@ class Controller:
             self._progress,
             self._rounds,
         ).run()
+
+    async def _roll_back(self, record: TopicRecord) -> None:
+        link = self._log.state.link(record.link)
+        if link is None:
+            return
+        source, source_admin = await self._connections.source(link)
+        target, target_admin = self._connections.target, self._connections.target_admin
+        clusters = LinkClusters(self._log, source, source_admin, target, target_admin)
+        await TopicRollback(record.link, record.topic, clusters, self._progress, self._rounds).run()
 
     async def _hand_over(self, record: GroupRecord) -> None:
         link = self._log.state.link(record.link)

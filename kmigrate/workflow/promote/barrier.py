@@ -167,7 +167,8 @@ class FinalCheck:
         refuse_unwitnessed(self.written, ends)
         back = record.at_target
         accepted = not back and record.terms is not None and record.terms.accept_direct
-        ref, written = ("target-moved", "target") if back else ("source-moved", "source")
+        ref = "target-moved" if back else "source-moved"
+        written = "target" if back else "source"
         for (topic, partition), end in ends.items():
             barrier = record.newest_barrier[partition]
             if end.error or end.leader_epoch != barrier.leader_epoch:

@@ -87,7 +87,11 @@ def seen_direct_writers(log: StateLog, record: TopicRecord) -> _Found:
             last_ms = now - max(0, presence.said_ms - seen.direct_ms)
             key = partition, seen.direct_id, seen.direct_epoch
             _note(found, key, last_ms, seen.direct_offset)
-    return {key: writer for key, writer in found.items() if not log.state.is_routed(record.link, key[1], key[2])}
+    return {
+        key: writer
+        for key, writer in found.items()
+        if key[1] not in record.former_copies and not log.state.is_routed(record.link, key[1], key[2])
+    }
 
 
 async def look_for_direct_writers(
@@ -137,6 +141,7 @@ async def _described(log: StateLog, source: ClusterClient, record: TopicRecord) 
         for producer in producers
         if not error
         and producer.producer_id < DIRECT_LIMIT
+        and producer.producer_id not in record.former_copies
         # otherwise the producer has written only a marker
         and (producer.last_sequence >= 0 or producer.txn_start_offset >= 0)
         and not log.state.is_routed(record.link, producer.producer_id, producer.producer_epoch)

@@ -17,7 +17,7 @@ from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import ProvenTopic, TopicRecord
+from kmigrate.model.records import ProvenTopic, TopicRecord, WayBack
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.retry import Backoff
@@ -66,7 +66,15 @@ def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord
         reason="",
         target_ends=proven.target_ends,
         unsettled=True,
+        way_back=_way_back(record),
     )
+
+
+def _way_back(record: TopicRecord) -> WayBack | None:
+    """Return the way back that the promote's terms open: the copy to the source begins at the barrier."""
+    if record.terms is None or not record.terms.way_back:
+        return None
+    return WayBack({partition: barrier.offset for partition, barrier in record.barrier.items()})
 
 
 def given_up(record: TopicRecord, reason: str, way_on: str = "") -> TopicRecord:

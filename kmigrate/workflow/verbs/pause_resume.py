@@ -137,7 +137,7 @@ class _Resumption:
             if not keys or any(end.error or end.offset > 0 for end in ends.values()):
                 return
         anew = replace(record, phase=advance_topic(record.phase, TopicEvent.ANEW), since_ms=now_ms(), reason="")
-        self.record = replace(anew, paused=False, stops={}, losses={}, starts={})
+        self.record = replace(anew, paused=False, stops={}, losses={}, starts={}, resumed={}, copy=None)
         self.changes.append(f"mirror {record.topic} anew from {record.start}")
 
 

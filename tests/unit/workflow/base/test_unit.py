@@ -35,8 +35,9 @@ from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.outcome import given_up
 from kmigrate.workflow.promote.sealing import Sealer
 from kmigrate.workflow.promote.topic import TopicPromotion
+from tests.fakes.scripted_cluster import FakeAdmin, FakeRecent
 from tests.fakes.state_log import MemoryLog
-from tests.unit.workflow.promote.test_topic import LINK, PENDING, ROUTER, Crashed, FakeAdmin, FakeRecent
+from tests.unit.workflow.promote.test_topic import LINK, PENDING, ROUTER, Crashed
 
 BOTH = TransactionRecord("l", "till", 50, 3, 9, 8, ("t", "u"))
 TERMS = PromoteTerms(asked_ms=1, lag_threshold=10, pending_timeout_s=1.0, fence_timeout_s=1.0)

@@ -26,8 +26,9 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.controller import Controller
 from kmigrate.workflow.promote import outcome, size_limit
 from kmigrate.workflow.promote.outcome import given_up
+from tests.fakes.scripted_cluster import FakeAdmin
 from tests.fakes.state_log import MemoryLog
-from tests.unit.workflow.promote.test_topic import LINK, PENDING, FakeAdmin, Stage
+from tests.unit.workflow.promote.test_topic import LINK, PENDING, Stage
 
 TOPIC = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1)
 GROUP = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW)

@@ -14,8 +14,9 @@ from kmigrate.model.records import DirectRecord, DirectWriter, TransactionRecord
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.promote.direct_writers import direct_writers, look_for_direct_writers, seen_direct_writers
 from kmigrate.workflow.verbs.promote import direct_findings
+from tests.fakes.scripted_cluster import FakeCluster
 from tests.fakes.state_log import MemoryLog
-from tests.unit.workflow.promote.test_topic import LINK, PENDING, FakeCluster
+from tests.unit.workflow.promote.test_topic import LINK, PENDING
 
 WINDOW_S = 5.0
 TILL = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",))

@@ -31,8 +31,9 @@ from kmigrate.workflow.promote import sealing, size_limit
 from kmigrate.workflow.promote import topic as promote
 from kmigrate.workflow.promote.sealing import may_come_off
 from tests.fakes.coordinator import Coordinator
+from tests.fakes.scripted_cluster import FakeAdmin
 from tests.fakes.state_log import MemoryLog
-from tests.unit.workflow.promote.test_topic import LINK, PENDING, ROUTER, SHARED, FakeAdmin, Stage
+from tests.unit.workflow.promote.test_topic import LINK, PENDING, ROUTER, SHARED, Stage
 
 SILENT = RouterRecord("far", "f1", "far", "far:1", 1)
 TILL = TransactionRecord("l", "till", 5, 0, 9, 8, ("t",))

@@ -17,9 +17,10 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.promote.direct_writers import direct_writers
 from tests.fakes.finishing import LINK, ROUTER, TOPIC, Connections, run
 from tests.fakes.proposals import run_verb
+from tests.fakes.scripted_cluster import FakeCluster
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK as OF_PENDING
-from tests.unit.workflow.promote.test_topic import PENDING, FakeCluster
+from tests.unit.workflow.promote.test_topic import PENDING
 from tests.unit.workflow.verbs import test_forget
 
 HOUR_MS = 3_600_000

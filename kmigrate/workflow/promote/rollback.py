@@ -1,0 +1,317 @@
+"""Rolls one promoted topic back: the promote in the other direction, or promoted as before with a reason.
+
+The mirror copies the topic from the target to the source since the flip of its promote (`TopicRecord.way_back`). The
+steps and the records are those of a promote (`promote.topic`), with these differences:
+
+A  No seal replaces a router: each registered router has to acknowledge the fence, and no process of a router may have
+   left without notice. Otherwise the rollback is given up, and names that router.
+B  The barrier and the producers are read at the target. The last check wants the source's log to end at the barrier.
+C  A topic that is written in transactions is not rolled back.
+D  The flip raises the topic's generation, so that the source knows no producer under its new id, and begins a new era
+   of the copy to the target. The barrier table guards the first writes to the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
+from kmigrate.model.lifecycle import ROLLBACK_BEHIND_FENCE, ROLLING_BACK, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import (
+    CopyEngine,
+    PartitionBarrier,
+    PromotedUnit,
+    RollbackTerms,
+    TopicRecord,
+    WayBack,
+    topic_key,
+)
+from kmigrate.model.sharing import progress_of
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, now_ms
+from kmigrate.net.tasks import together
+from kmigrate.state.log import StateLog
+from kmigrate.workflow.base.connections import LinkClusters
+from kmigrate.workflow.base.unit import PromoteProgress
+from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck
+from kmigrate.workflow.promote.fence import (
+    ends_after_drain,
+    not_arrived,
+    not_caught_up,
+    rehearse,
+    silent_router,
+    undrained,
+    unreported_router,
+)
+from kmigrate.workflow.promote.fence_rounds import FenceRounds
+from kmigrate.workflow.promote.sealing import strays
+
+__all__ = ["MOST_ROLLBACKS", "TopicRollback", "given_back", "rolled_back", "stray_router", "transactional_writers"]
+
+MOST_ROLLBACKS = 63
+"""Highest generation of a topic: a route's shift of producer ids has six bits for the generation."""
+_IN_FLIGHT = "answer(s) of the target"
+_MOST_NAMED = 3
+
+
+@dataclass(slots=True)
+class TopicRollback:
+    """Drives one topic from rollback-pending to mirroring."""
+
+    link: str
+    topic: str
+    clusters: LinkClusters
+    progress: PromoteProgress = field(default_factory=PromoteProgress)
+    """Reasons to wait; shared by all promotes and rollbacks of a controller."""
+    rounds: FenceRounds = field(default_factory=FenceRounds)
+    """Order of the fences, shared by all promotes and rollbacks of a controller."""
+    key: str = field(init=False)
+    log: StateLog = field(init=False)
+    target: ClusterClient = field(init=False)
+    table: BarrierTable = field(init=False)
+    check: FinalCheck = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = topic_key(self.link, self.topic)
+        self.log, self.target = self.clusters.log, self.clusters.target
+        self.table = BarrierTable(self.log, self.target)
+        self.check = FinalCheck(self.topic, self.target, self.clusters.source)
+
+    async def run(self) -> None:
+        """Go on from the phase in the state log; on failure un-fence: the topic is promoted as before."""
+        try:
+            while (record := self._rolling_back(self.log.state)) is not None:
+                self._keep_turn(record)
+                way = record.way_back
+                if way is None or not way.open:
+                    raise Refused("no-way-back", way.ended if way is not None else "the topic has no way back")
+                match record.phase:
+                    case TopicPhase.ROLLBACK_PENDING:
+                        await self._pending(record)
+                    case TopicPhase.ROLLBACK_FENCING:
+                        await self._fencing(record, way)
+                    case _:
+                        await self._fenced(record)
+        except KmigrateError as error:
+            if self._rolling_back(self.log.state) is None:
+                raise
+            await self._unfence(error)
+        finally:
+            self.progress.leave(self.key)
+            self.rounds.over(self.key)
+
+    # facts
+
+    def _record(self, state: State) -> TopicRecord | None:
+        return state.topic(self.link, self.topic)
+
+    def _rolling_back(self, state: State) -> TopicRecord | None:
+        record = self._record(state)
+        return record if record is not None and record.phase in ROLLING_BACK else None
+
+    @staticmethod
+    def _terms(record: TopicRecord) -> RollbackTerms:
+        terms = record.way_back.terms if record.way_back is not None else None
+        return terms or RollbackTerms(asked_ms=now_ms())
+
+    def _deadline(self, record: TopicRecord) -> float:
+        """Return when this fence is given up; a new controller gives the fence a full span again."""
+        return monotonic() + self._terms(record).fence_timeout_s
+
+    def _copied(self, record: TopicRecord) -> Mapping[int, PartitionProgress]:
+        """Return each partition as its present owner reports, after the owner has read of this fence."""
+        fence = record.newest_fence if record.phase in ROLLBACK_BEHIND_FENCE else -1
+        return progress_of(self.log.state, record, self.log.alive(MirrorPresence), applied=fence)
+
+    async def _advance(self, record: TopicRecord, event: TopicEvent, way_back: WayBack) -> None:
+        """Write the next phase, unless the record has changed since it was looked at."""
+
+        def decide(state: State) -> Record | None:
+            if self._record(state) != record:
+                return None
+            way = replace(way_back, fence_epoch=state.epoch + 1) if event is TopicEvent.FENCE else way_back
+            return replace(record, phase=advance_topic(record.phase, event), since_ms=now_ms(), way_back=way)
+
+        await self.log.append(decide)
+
+    def _keep_turn(self, record: TopicRecord) -> None:
+        """Keep the turn of a fenced topic, whoever fenced it."""
+        if record.phase in ROLLBACK_BEHIND_FENCE:
+            self.rounds.go(self.key)
+        else:
+            self.rounds.over(self.key)
+
+    # rollback-pending
+
+    async def _pending(self, record: TopicRecord) -> None:
+        if not await self._ready(record) or not await self._turn(record):
+            return  # the next pass looks at the record anew
+        if names := await transactional_writers(self.log.state, self.target, record):
+            raise Refused("no-way-back", names)
+        await rehearse(self.target, record, self.table, self.check, self._deadline(record))
+        way = record.way_back
+        if way is not None:
+            await self._advance(record, TopicEvent.FENCE, replace(way, fenced_ms=self.log.now_ms()))
+
+    async def _ready(self, record: TopicRecord) -> bool:
+        """Wait until the topic can be fenced; return False where the record has changed or is gone."""
+
+        def not_ready(state: State) -> str | None:
+            return None if self._record(state) != record else self._why_not_ready(record)
+
+        timeout = self._terms(record).pending_timeout_s
+        try:
+            await self.progress.wait(self.log, self.key, not_ready, timeout, "the mirror and the routers")
+        except WaitTimedOut as late:
+            raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {late.what}") from late
+        return self._record(self.log.state) == record
+
+    def _why_not_ready(self, record: TopicRecord) -> str | None:
+        behind = not_caught_up(record, self._copied(record), self._terms(record).lag_threshold, "target")
+        return behind or silent_router(self.log, _none_given_up) or stray_router(self.log.state)
+
+    async def _turn(self, record: TopicRecord) -> bool:
+        """Wait for this topic's turn; return False where by then the topic is not ready, or its record has changed."""
+        self.progress.note(self.key, "its turn: other topics are fenced before it")
+        waited = await self.rounds.take(self.key, record.partitions)
+        self.progress.note(self.key, None)
+        return not waited or (self._record(self.log.state) == record and self._why_not_ready(record) is None)
+
+    # rollback-fencing
+
+    async def _fencing(self, record: TopicRecord, way: WayBack) -> None:
+        deadline = self._deadline(record)
+
+        def not_drained(state: State) -> str | None:
+            if self._record(state) != record:
+                return None
+            if trouble := unreported_router(self.log) or stray_router(state):
+                raise Refused("not-drained", trouble)  # writers would wait for that router until the fence timeout
+            return undrained(self.log, record, _none_given_up, _IN_FLIGHT)
+
+        try:
+            await self.progress.wait(self.log, self.key, not_drained, deadline - monotonic(), "every router to drain")
+        except WaitTimedOut as late:
+            raise Refused("not-drained", f"{late.what} within the fence timeout") from late
+        if self._record(self.log.state) != record:
+            return
+        ends = await ends_after_drain(self.target, record, deadline)
+        barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
+        await self._advance(record, TopicEvent.BARRIER, replace(way, barrier=barrier))
+
+    # rollback-fenced
+
+    async def _fenced(self, record: TopicRecord) -> None:
+        deadline = self._deadline(record)
+
+        async def arrival() -> None:
+            def away(state: State) -> str | None:
+                return not_arrived(record, self._copied(record)) if self._record(state) == record else None
+
+            what = "the mirror to reach the barrier"
+            try:
+                await self.progress.wait(self.log, self.key, away, deadline - monotonic(), what)
+            except WaitTimedOut as late:
+                raise Refused("barrier-not-reached", late.what) from late
+
+        written = transactional_writers(self.log.state, self.target, record)
+        _, (marks, names) = await together(arrival(), together(self.table.read(record, deadline), written))
+        if names:
+            raise Refused("no-way-back", names)
+        if self._record(self.log.state) != record:
+            return
+        barrier = {p: each.offset for p, each in record.newest_barrier.items()}
+        await together(self.check.run(record, lambda: barrier, deadline), self.table.write(record, marks))
+
+        def decide(state: State) -> Record | None:
+            return rolled_back(record, self.log.now_ms()) if self._record(state) == record else None
+
+        await self.log.append(decide)
+
+    async def _unfence(self, error: KmigrateError) -> None:
+        """Return to promoted with the reason."""
+
+        def decide(state: State) -> Record | None:
+            record = self._rolling_back(state)
+            return given_back(record, error.summary, error.next_step) if record is not None else None
+
+        await self.log.append(decide)
+
+
+def rolled_back(record: TopicRecord, at_ms: int) -> TopicRecord:
+    """Return the record after the flip of a rollback: the topic is mirrored, in a new era."""
+    way = record.way_back
+    if way is None:
+        raise Refused("no-way-back", f"topic {record.topic} has no way back")
+    former = (way.copy.data_id,) if way.copy is not None else ()
+    return replace(
+        record,
+        phase=advance_topic(record.phase, TopicEvent.FLIP),
+        since_ms=now_ms(),
+        reason="",
+        way_on="",
+        terms=None,
+        generation=record.generation + 1,
+        fence_epoch=way.fence_epoch,
+        fenced_ms=way.fenced_ms,
+        promoted_ms=0,
+        barrier={},
+        stops={},
+        unit=PromotedUnit(),
+        engine=CopyEngine.DAEMON,
+        claims={},
+        way_back=None,
+        copy=None,
+        resumed={p: each.offset for p, each in way.barrier.items()},
+        rolled_back_epoch=way.fence_epoch,
+        rolled_back_ms=at_ms,
+        former_copies=(*record.former_copies, *former),
+    )
+
+
+def given_back(record: TopicRecord, reason: str, way_on: str = "") -> TopicRecord:
+    """Return the record of a topic whose rollback is given up: promoted as before, with the reason."""
+    way = record.way_back
+    if way is not None:
+        way = replace(way, terms=None, barrier={}, reason=reason, way_on=way_on)
+    return replace(record, phase=advance_topic(record.phase, TopicEvent.UNFENCE), since_ms=now_ms(), way_back=way)
+
+
+def stray_router(state: State) -> str | None:
+    """Name a router of which a process left without notice: nobody knows what that process has sent to the target."""
+    names = sorted(set(strays(state).values()))
+    return f"a process of router {', '.join(names)} has left without notice" if names else None
+
+
+async def transactional_writers(state: State, target: ClusterClient, record: TopicRecord) -> str:
+    """Name the transactional ids that write a topic, or the producer ids at the target; '' for none.
+
+    A producer with data and with a control marker in a partition writes the partition in transactions.
+    """
+    names = sorted({each.name for each in state.transactions(record.link) if record.topic in each.topics})
+    if names:
+        return f"topic {record.topic} is written in transactions (transactional id {_few(names)})"
+    link = state.link(record.link)
+    copies = {copy.data_id for copy in (record.copy, link.copy if link is not None else None) if copy is not None}
+    found = {
+        producer.producer_id
+        for _, producers in (await target.describe_producers(record.topic_partitions)).values()
+        for producer in producers
+        if producer.coordinator_epoch >= 0 and producer.last_sequence >= 0 and producer.producer_id not in copies
+    }
+    ids = _few(map(str, sorted(found)))
+    return f"topic {record.topic} is written in transactions at the target (producer id {ids})" if found else ""
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
+    return f"{', '.join(listed[:_MOST_NAMED])}{more}"
+
+
+def _none_given_up(_: str) -> bool:
+    return False
