@@ -1,11 +1,12 @@
 """One cluster: metadata, requests to leaders and coordinators, raw fetches and appends, admin work.
 
-client    connections, metadata, and most requests
-metadata  metadata as brokers report it
-requests  API versions, ListOffsets, and many questions sent as one request
-health    brokers that are silent, behind, or refuse our login
-brokers   advertised addresses and log directories of brokers
-leaders   waits for a leader's answer, and log ends with proof that the leader still leads
+client         connections, metadata, and most requests
+metadata       metadata as brokers report it
+requests       API versions, ListOffsets, and many questions sent as one request
+kafka_version  the version of Kafka that brokers tell
+health         brokers that are silent, behind, or refuse our login
+brokers        advertised addresses and log directories of brokers
+leaders        waits for a leader's answer, and log ends with proof that the leader still leads
 
 fetch                fetch sessions, single fetches, and a reader that follows a partition
 append               the tail of a writer by compare-and-set, and the check whether a leader accepts writes

@@ -5,7 +5,8 @@ Nothing here reads a clock or performs I/O. A decision is a function of the stat
 State:
     records      records of the state log: the decisions
     presences    records of the presence log: reports of running processes
-    record_json  the JSON of both
+    reports      the report of a promote or rollback
+    record_json  the JSON of all three
     state        a snapshot of all decisions, folded record by record
     lifecycle    the state machines of a mirrored topic and a mirrored group
     routes       the routing table that follows from the state

@@ -37,6 +37,7 @@ from kmigrate.model.records import (
     TransactionRecord,
     VerifiedRecord,
 )
+from kmigrate.model.reports import ReportRecord
 
 __all__ = [
     "KINDS",
@@ -62,6 +63,7 @@ Record = (
     | LeaseRecord
     | AssignmentRecord
     | MisplacedRecord
+    | ReportRecord
     | MirrorPresence
     | FencedProgress
     | RouterPresence

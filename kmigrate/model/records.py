@@ -5,6 +5,7 @@ State log (`__kmigrate_state`, compare-and-set, one partition). Keys:
     link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/[back/]<chunk>
     direct/<link>/<topic>   verified/<link>/<topic>   transaction/<link>/<transactional id>   router/<name>
     late/<link>/<topic>   stray/<name>   lease/<what>   assignment/<link>   misplaced/<link>/<group>
+    report/<link>/<topic|group>/<name>/<time of the request> (`model.reports`)
 
 No record holds a secret: a link keeps only cluster names, bootstrap addresses and cluster ids.
 """
@@ -34,6 +35,8 @@ __all__ = [
     "SCHEMA",
     "SEALED_SIZE",
     "SIZE_LIMIT",
+    "Action",
+    "Asked",
     "AssignmentRecord",
     "BarrierRecord",
     "Claim",
@@ -212,6 +215,27 @@ class LatePolicy:
     on_late: OnLate = OnLate.ALARM
 
 
+class Action(StrEnum):
+    """A change of the cluster that serves a topic or group."""
+
+    PROMOTE = "promote"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The newest request to promote a topic or group, or to roll it back; stays in the record after the request's end.
+
+    The controller leaves one report per request (`workflow.promote.evidence`); a verb writes this field for the report.
+    """
+
+    action: Action
+    at_ms: int
+    """Time of the request by the state log's clock, which also tells the requests of a topic or group apart."""
+    by: str = ""
+    """User and host, or `controller`; '' if unknown."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromoteTerms:
     """The terms of a promote request, in seconds and records."""
@@ -225,6 +249,8 @@ class PromoteTerms:
     late: LatePolicy = LatePolicy()
     way_back: bool = False
     """True if the flip opens a way back; the guards of the promote have found that the source allows the copy."""
+    asked_by: str = ""
+    """User and host of the request; '' if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +364,8 @@ class WayBack:
     fenced_ms: int = 0
     barrier: Mapping[int, PartitionBarrier] = field(default_factory=dict)
     """The target's log ends after the drain of the rollback."""
+    barrier_ms: int = 0
+    """Time when that barrier was read."""
 
     @property
     def open(self) -> bool:
@@ -377,10 +405,14 @@ class TopicRecord:
     way_on: str = ""
     """Advice against `reason`, from the error of a promote."""
     terms: PromoteTerms | None = None
+    asked: Asked | None = None
+    """Newest request to promote the topic or to roll it back."""
     fence_epoch: int = -1
     """Epoch of the topic's newest fence, which routers acknowledge; each fence has a higher epoch."""
     barrier: Mapping[int, PartitionBarrier] = field(default_factory=dict)
     fenced_ms: int = 0
+    barrier_ms: int = 0
+    """Time when the newest barrier was read; like `fenced_ms` and `promoted_ms` by the state log's clock."""
     promoted_ms: int = 0
     paused: bool = False
     """True if a person has paused the copy; everything else goes on."""
@@ -544,6 +576,8 @@ class GroupRecord:
     """True if the controller asks for the promote by itself once no direct member is left."""
     asked_automatically: bool = False
     """True if the controller asked for the newest promote by itself."""
+    asked: Asked | None = None
+    """Newest request to promote the group or to roll it back."""
 
     @property
     def key(self) -> str:

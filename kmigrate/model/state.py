@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
@@ -35,6 +35,7 @@ from kmigrate.model.records import (
     transaction_key,
     verified_key,
 )
+from kmigrate.model.reports import ReportedKind, ReportRecord, report_prefix
 
 __all__ = ["Records", "State"]
 
@@ -76,6 +77,13 @@ class _Order:
     def __init__(self, keys: list[str], records: list[Record]) -> None:
         self._keys = keys
         self.records = records
+
+    def below(self, prefix: str) -> Iterator[Record]:
+        """Return the records whose keys begin with `prefix`."""
+        for at in range(bisect_left(self._keys, prefix), len(self._keys)):
+            if not self._keys[at].startswith(prefix):
+                return
+            yield self.records[at]
 
     def changed(self, changes: Mapping[str, Record | None]) -> _Order:
         """Return the order after a few changes: two copies, however many records there are."""
@@ -199,6 +207,10 @@ class Records(Mapping[str, Record]):
         """Return all records of a kind, whose keys begin with `word`, in the order of their keys."""
         return (record for record in self._kinds.get(word, _NONE).order.records if isinstance(record, kind))
 
+    def below(self, prefix: str) -> Iterator[Record]:
+        """Return the records whose keys begin with `prefix`, in the order of their keys."""
+        return self._kinds.get(prefix.partition("/")[0], _NONE).order.below(prefix)
+
     def changed_since(self, before: Records, word: str) -> dict[str, Record | None]:
         """Return the changed records of a kind, None for a key that is gone; the cost depends on the changes alone."""
         return self._kinds.get(word, _NONE).changed_since(before._kinds.get(word, _NONE))
@@ -321,6 +333,15 @@ class State:
         """Return the late writes of a promoted topic's source."""
         return self._of_kind(LateRecord, late_key(link, topic))
 
+    def reports(self, link: str | None = None) -> list[ReportRecord]:
+        """Return the reports of ended promotes and rollbacks, the newest first."""
+        return _newest_first(r for r in self.records.of("report", ReportRecord) if link in (None, r.link))
+
+    def reports_of(self, link: str, what: ReportedKind, name: str) -> list[ReportRecord]:
+        """Return the reports of a topic or group, the newest first."""
+        found = self.records.below(report_prefix(link, what, name))
+        return _newest_first(r for r in found if isinstance(r, ReportRecord) and r.name == name)
+
     def routers(self) -> list[RouterRecord]:
         return list(self.records.of("router", RouterRecord))
 
@@ -353,3 +374,7 @@ class State:
     def barriers(self, link: str, topic: str) -> Iterator[BarrierRecord]:
         """Return all barriers of a topic, also where lower chunks are deleted already."""
         return (r for r in self.records.of("barrier", BarrierRecord) if (r.link, r.topic) == (link, topic))
+
+
+def _newest_first(reports: Iterable[ReportRecord]) -> list[ReportRecord]:
+    return sorted(reports, key=lambda report: (-report.asked.at_ms, report.name))

@@ -6,17 +6,13 @@ table per topic, which opens to partitions and findings. The page is well-formed
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from kmigrate.model.amounts import bytes_text
-from kmigrate.model.words import one_line
 from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, PartitionRow
 from kmigrate.parity.verdict import AnomalyKind
-from kmigrate.report.check import Check, by_topic, differs, place_text, printable
+from kmigrate.report.check import Check, by_topic, differs, place_text
+from kmigrate.report.page import page_environment
 from kmigrate.report.parity_chart import CHART_STYLE, chart, drawn, time_chart
 
 __all__ = ["parity_page"]
@@ -35,7 +31,9 @@ MEANING: dict[AnomalyKind, str] = {
 def parity_page(check: Check, report: ParityReport) -> str:
     """Return the page as text."""
     verdict = "✓ equal" if report.equal else f"✗ {report.mismatches:,} mismatch{'' if report.mismatches == 1 else 'es'}"
-    template = _environment().get_template("parity_page.html.jinja")
+    environment = page_environment()
+    environment.filters |= {"place": place_text, "differs": differs, "cells": _cells}
+    template = environment.get_template("parity_page.html.jinja")
     return template.render(
         check=check,
         report=report,
@@ -52,26 +50,6 @@ def parity_page(check: Check, report: ParityReport) -> str:
         rows=by_topic(report.partitions),
         found=by_topic(report.examples),
     )
-
-
-def _environment() -> Environment:
-    """Return the environment of the template: every text is escaped and stays on one line."""
-    environment = Environment(
-        autoescape=True,
-        finalize=_printed,
-        keep_trailing_newline=True,
-        loader=FileSystemLoader(Path(__file__).parent),
-        lstrip_blocks=True,
-        trim_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {"figure": "{:,}".format, "place": place_text, "differs": differs, "cells": _cells}
-    return environment
-
-
-def _printed(value: Any) -> Any:
-    """Return a text without characters on which a browser would act; markup of our own stays."""
-    return printable(one_line(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _kinds(report: ParityReport) -> list[tuple[str, str, str]]:

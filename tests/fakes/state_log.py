@@ -100,6 +100,7 @@ class MemoryLog:
 
     async def changed(self, timeout: float) -> None:
         try:
-            await asyncio.wait_for(self._changed.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
         except TimeoutError:
             return

@@ -29,7 +29,6 @@ ABSENT: Mapping[str, Absent] = {
     "--no-way-back": Absent("reverse mirror", "no promote of this version has a way back after the flip"),
     "rehearse": Absent("rehearsal", "each changing verb looks first and changes nothing with --plan"),
     "stragglers": Absent("list of stragglers", "kmigrate status and kmigrate promote --plan name them"),
-    "report": Absent("reports of single promotes", "kmigrate status --json; pages of kmigrate verify (docs/parity.md)"),
     **dict.fromkeys(("--when-ready", "--not-before", "--postpone"), _SCHEDULE),
 }
 """Features by verb (without `kmigrate`) and by option."""

@@ -14,6 +14,7 @@ group            `kmigrate group`
 status           `kmigrate status`
 wait             `kmigrate wait`
 promote          `kmigrate promote`
+report           `kmigrate report`
 offsets          `kmigrate offsets`
 verify           `kmigrate verify`
 finish           `kmigrate link finish`

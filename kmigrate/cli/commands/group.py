@@ -101,7 +101,7 @@ async def promote(
 
         async def look(waits: bool) -> verbs.Proposal:
             with call.out.waiting("looking for members on the source"):
-                return await verbs.promote_groups(connections, name, groups, waits=waits)
+                return await verbs.promote_groups(connections, name, groups, waits=waits, who=call.who)
 
         proposal = await look(not no_wait)
         if plan:

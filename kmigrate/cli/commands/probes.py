@@ -11,15 +11,15 @@ from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.brokers import advertised_faults, refuse_unreachable_brokers
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
+from kmigrate.cluster.kafka_version import read_apis, version_text
 from kmigrate.cluster.producer_expiration import ONE_AT_A_TIME, short_memory
-from kmigrate.cluster.requests import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.ids import is_internal
 from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.protocol.api import ApiKey, entity
+from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import row
 from kmigrate.state.checks import find_strays
 from kmigrate.state.log import StateLog
@@ -35,10 +35,6 @@ _SECONDS = 12.0
 _STRAYS_S = 4.0
 """Maximum seconds for the search for strays, which reads all of kmigrate's topics."""
 _NO_TOPIC = "__kmigrate_probe.no-such-topic"
-
-
-_METADATA_VERSIONS = {14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9", 25: "4.0", 27: "4.1", 30: "4.3"}
-"""Released Kafka versions by finalised metadata.version, as far as settled; other levels are shown as a number."""
 
 
 _ABILITIES = (
@@ -89,9 +85,9 @@ async def identify_cluster(settings: ClusterSettings) -> ClusterIdentity:
     async with _within_seconds(settings) as client:
         metadata = await client.refresh()
         await refuse_unreachable_brokers(client)
-        _, level = await _apis(client)
+        _, level = await read_apis(client)
         topics = sum(not is_internal(name) for name in metadata.topics)
-        return ClusterIdentity(metadata.cluster_id, len(metadata.brokers), _version(level), topics)
+        return ClusterIdentity(metadata.cluster_id, len(metadata.brokers), version_text(level), topics)
 
 
 async def probe_cluster(settings: ClusterSettings) -> list[Finding]:
@@ -111,10 +107,6 @@ async def _within_seconds(settings: ClusterSettings) -> AsyncIterator[ClusterCli
             f"cluster {settings.name} ({settings.bootstrap_servers}) did not answer within {_SECONDS:g} s",
             next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
         ) from None
-
-
-def _version(level: int) -> str:
-    return _METADATA_VERSIONS.get(level, f"metadata.version {level}") if level >= 0 else "unknown version (no KRaft)"
 
 
 async def probe_settings(settings: ClusterSettings) -> BrokerSettings:
@@ -147,8 +139,8 @@ async def probe_rights(settings: ClusterSettings, wanted: Wanted) -> list[Findin
 
 async def _probe(client: ClusterClient) -> list[Finding]:
     metadata = await client.refresh([])
-    apis, level = await _apis(client)
-    answer = f"{len(metadata.brokers)} broker(s), Kafka {_version(level)}, cluster id {metadata.cluster_id}"
+    apis, level = await read_apis(client)
+    answer = f"{len(metadata.brokers)} broker(s), Kafka {version_text(level)}, cluster id {metadata.cluster_id}"
     found = [ok("cluster-answers", answer)]
     faults = await advertised_faults(client)
     found += [refuse("advertised-unreachable", fault.text, fault.next_step) for fault in faults]
@@ -188,15 +180,6 @@ async def _kept_out(client: ClusterClient) -> list[Finding]:
     advice = "use a newer library for this client, or correct the broker version in its settings (docs/apis.md)"
     told = [f"router {router.name}: {each.text}" for router in routers for each in router.kept_out]
     return [warn("client-kept-out", each, advice) for each in told]
-
-
-async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:
-    """Return API keys with their highest version, and the finalised metadata.version (−1 without)."""
-    request = entity(ApiKey.API_VERSIONS, 3, "request")
-    answer = await client.call(request(client_software_name="kmigrate", client_software_version="doctor"))
-    apis = newest_versions(answer)
-    levels = {str(f.name): int(f.max_version_level) for f in getattr(answer, "finalized_features", ())}
-    return apis, levels.get("metadata.version", -1)
 
 
 async def _markers(client: ClusterClient, apis: dict[int, int]) -> Finding:

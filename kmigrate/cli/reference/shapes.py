@@ -14,10 +14,12 @@ from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.presences import ConnectedClient, KeptOutClient, RouterLimits, ServedApi
 from kmigrate.model.records import ClusterRef, GroupRecord, RouterRecord, TopicRecord
+from kmigrate.model.reports import ReportRecord
 from kmigrate.parity.report import PartitionRow, TimeStep, TopicRow
 from kmigrate.report.migration import Millis, ParitySummary
 from kmigrate.workflow.base.bootstraps import Bootstrap
 from kmigrate.workflow.groups.audit import MovedPosition
+from kmigrate.workflow.status.aftermath import Aftermath
 from kmigrate.workflow.status.group_detail import MemberDetail, PartitionDetail
 from kmigrate.workflow.status.progress import GroupProgress, TopicProgress
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, TopicStatus
@@ -95,6 +97,10 @@ __all__ = [
     "PromoteNotEqual",
     "PromotedTopic",
     "RecordPlace",
+    "Report",
+    "ReportExport",
+    "ReportLine",
+    "ReportList",
     "RouterListening",
     "RouterReplaced",
     "RouterSnapshot",
@@ -269,6 +275,49 @@ class Promote(Plan):
 
     topics: NotRequired[list[PromotedTopic]]
     groups: NotRequired[list[GroupState]]
+
+
+class ReportLine(TypedDict):
+    """A report of a promote or rollback, in short."""
+
+    link: str
+    what: Literal["topic", "group"]
+    name: str
+    action: Literal["promote", "rollback"]
+    outcome: Literal["done", "given-up"]
+    asked_ms: int
+    """time of the request, which names the report (`--asked`)"""
+    asked_by: str
+    ended_ms: int
+    fence_ms: int
+    """time from the fence to the end; -1 without a fence"""
+    pause_max_ms: float | None
+    """longest time for which a router held a request; null if no router has reported one"""
+    reason: str
+    """why the request was given up"""
+
+
+class ReportList(TypedDict):
+    """The reports of a link, the newest first."""
+
+    reports: list[ReportLine]
+
+
+class Report(TypedDict):
+    """The report of a promote or rollback, with what has become of the topic or group since."""
+
+    fence_ms: int
+    """time from the fence to the end; -1 without a fence"""
+    now: Aftermath
+
+
+class ReportExport(TypedDict):
+    """The file that a report was written to."""
+
+    link: str
+    what: Literal["topic", "group"]
+    name: str
+    out: str
 
 
 class LinkFinish(Plan):
@@ -1206,6 +1255,9 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
     "group show": (GroupShow,),
     "group patterns": (Patterns, Plan),
     "promote": (Promote, PromoteNotEqual),
+    "report list": (ReportList,),
+    "report show": (Report,),
+    "report export": (ReportExport,),
     "status": (Snapshot,),
     "wait": (Wait,),
     "verify": (Verify, Following, Compared, NotCompared, FollowEnded),
@@ -1246,5 +1298,6 @@ MERGED: Mapping[type, tuple[type, ...]] = {
     TopicsProgress: (TopicProgress,),
     GroupsProgress: (GroupProgress,),
     Forecast: (TopicForecast,),
+    Report: (ReportRecord,),
 }
 """Dataclasses whose fields a document has beside its own."""

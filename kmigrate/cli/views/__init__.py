@@ -8,5 +8,6 @@ routers       limits of routers, and clients that are still connected
 plans         plans and findings
 acls          the rights that kmigrate needs, and `kafka-acls.sh` commands
 bulk          a bulk copy
+reports       reports of promotes and rollbacks
 migration     the report of a judged migration
 """

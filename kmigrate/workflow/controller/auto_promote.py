@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import GroupMember
@@ -180,7 +180,7 @@ class AutoPromote:
         proposal = await promote_groups(self.connections, link.name, [record.group])
         if against := [each for each in proposal.plan.findings if _asks_a_person(each)]:
             return f"a person has to decide ({advised('group promote', link.name, record.group)}): {against[0].what}"
-        await self.connections.log.append(lambda state: _asked(state, record))
+        await self.connections.log.append(lambda state: _asked(state, record, self.connections.log.now_ms))
         _logger.info("group %s: promote asked, because no member is left on the source", record.group)
         return ""
 
@@ -229,10 +229,10 @@ def _asks_a_person(finding: Finding) -> bool:
     return finding.level == "warn" and finding.ref not in _KNOWN_BEFORE
 
 
-def _asked(state: State, record: GroupRecord) -> Record | None:
+def _asked(state: State, record: GroupRecord, clock: Callable[[], int]) -> Record | None:
     """Return the intent, or None if a person has taken the group's `auto` back, or has asked for the promote."""
     now = state.group(record.link, record.group)
     if now is None or not now.auto:
         return None
-    asked = judged_promote(record.link).write(record.group)(state)
+    asked = judged_promote(record.link, "controller", clock).write(record.group)(state)
     return replace(asked, asked_automatically=True) if isinstance(asked, GroupRecord) else None

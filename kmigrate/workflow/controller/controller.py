@@ -25,6 +25,7 @@ from kmigrate.workflow.base.connections import Connections, LinkClusters
 from kmigrate.workflow.base.unit import PromoteProgress
 from kmigrate.workflow.controller.auto_promote import AutoPromote, AutoSettings
 from kmigrate.workflow.controller.keepalive import IdKeeper
+from kmigrate.workflow.controller.report_writer import ReportWriter
 from kmigrate.workflow.groups.following import FollowHandover
 from kmigrate.workflow.groups.handover import GroupHandover
 from kmigrate.workflow.groups.watch import GroupFigures, GroupWatch, WatchSettings
@@ -90,6 +91,7 @@ class Controller:
             "close sources": self._closer.run,
             "watch sources": self._late.run,
             "promote groups": self._auto.run,
+            "write reports": ReportWriter(connections).run,
         }
         """Endless work of the controller that leads."""
         self._leading: dict[str, asyncio.Task[None]] = {}
@@ -137,7 +139,7 @@ class Controller:
         return False
 
     def _keep(self, active: bool) -> None:
-        """Keep ids alive, watch groups, and close and watch sources while this controller leads."""
+        """Do the endless work, such as to keep ids alive and to watch groups, while this controller leads."""
         if not active:
             for task in self._leading.values():
                 task.cancel()

@@ -12,5 +12,6 @@ rollback        the rollback of one topic, by records: the promote in the other 
 outcome         the end of a promote: the records, ACLs before the flip, configs after the flip
 closing         the seal of the source topic after the flip
 late_writes     the watch on the source after the flip
+evidence        what the report of a promote or rollback says
 late_findings   late writes, named for `status`, `verify` and `link finish`
 """

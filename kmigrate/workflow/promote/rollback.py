@@ -201,7 +201,8 @@ class TopicRollback:
             return
         ends = await ends_after_drain(self.target, record, deadline)
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
-        await self._advance(record, TopicEvent.BARRIER, replace(way, barrier=barrier))
+        changed = replace(way, barrier=barrier, barrier_ms=self.log.now_ms())
+        await self._advance(record, TopicEvent.BARRIER, changed)
 
     # rollback-fenced
 
@@ -258,6 +259,7 @@ def rolled_back(record: TopicRecord, at_ms: int) -> TopicRecord:
         generation=record.generation + 1,
         fence_epoch=way.fence_epoch,
         fenced_ms=way.fenced_ms,
+        barrier_ms=way.barrier_ms,
         promoted_ms=0,
         barrier={},
         stops={},

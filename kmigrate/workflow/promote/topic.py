@@ -307,7 +307,8 @@ class TopicPromotion:
             ends_after_drain(self.source, record, deadline), with_promote_rules(record, self.clusters.target)
         )
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
-        await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
+        changed = replace(record, barrier=barrier, barrier_ms=self.log.now_ms(), granted_acls=granted)
+        await self._advance(record, TopicEvent.BARRIER, changed)
 
     async def _open_at_fence(self, record: TopicRecord) -> Refused | None:
         """Return the refusal that names the transactions which outlast the fence; None where the source tells none."""

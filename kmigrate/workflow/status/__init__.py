@@ -7,6 +7,7 @@ progress       rates, copied parts and times left, from successive snapshots
 attention      what needs attention, with the reason of each stop and wait
 timeline       what happened to links, topics and groups, as far as this process has seen
 missing_credentials  clients as whom the routers cannot log in to a source, and the lines for their table
+aftermath      what has become of a promote or rollback since its report
 document       the JSON document of `status`
 group_detail   one group: members with their partitions, and the lag of each partition
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from kmigrate.model.lifecycle import (
 from kmigrate.model.nearest import name_hint
 from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import GroupRecord, LinkRecord
+from kmigrate.model.records import Action, Asked, GroupRecord, LinkRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
@@ -259,14 +259,14 @@ def _against_following(state: State, link: str, reads: GroupReads) -> str:
 
 
 async def promote_groups(
-    connections: Connections, link_name: str | None, groups: Sequence[str], *, waits: bool = False
+    connections: Connections, link_name: str | None, groups: Sequence[str], *, waits: bool = False, who: str = ""
 ) -> Proposal:
     """Propose to promote groups: committed offsets are carried over, then the groups' reads open.
 
     With `waits` the caller waits for the copy before it writes: a copy that is behind is a warning, not a refusal.
     """
     link = resolve_link(connections.log.state, link_name)
-    judged = judged_promote(link.name)
+    judged = judged_promote(link.name, who, connections.log.now_ms)
     records, found = judged.look(connections.log.state, groups)
     for record in records.values():
         found += await promote_guards(connections, link, record, waits=waits)
@@ -289,8 +289,11 @@ def _behind_findings(behind: Sequence[Uncopied]) -> list[Finding]:
     return [warn("target-behind-group", str(each), again) for each in worst.values()]
 
 
-def judged_promote(link: str) -> Judged[GroupRecord]:
-    """Return the promote of single groups of a link; nothing is left to do where a promote is under way already."""
+def judged_promote(link: str, who: str = "", clock: Callable[[], int] = now_ms) -> Judged[GroupRecord]:
+    """Return the promote of single groups of a link; nothing is left to do where a promote is under way already.
+
+    The record names who asked, and the time of the request by `clock`.
+    """
 
     def guard(record: GroupRecord) -> Finding | None:
         return None if record.phase is GroupPhase.MIRRORED else ok("already", f"group {record.group} is {record.phase}")
@@ -298,7 +301,8 @@ def judged_promote(link: str) -> Judged[GroupRecord]:
     def change(record: GroupRecord) -> GroupRecord:
         phase = advance_group(record.phase, GroupEvent.PROMOTE_ASKED)
         now = now_ms()
-        return replace(record, phase=phase, since_ms=now, asked_ms=now, reason="", way_on="", asked_automatically=False)
+        changed = replace(record, phase=phase, since_ms=now, asked_ms=now, asked=Asked(Action.PROMOTE, clock(), who))
+        return replace(changed, reason="", way_on="", asked_automatically=False)
 
     return Judged.groups("group promote", link, guard, change)
 

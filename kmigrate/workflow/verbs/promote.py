@@ -16,7 +16,7 @@ from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
 from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, GroupPhase, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.presences import MirrorPresence
-from kmigrate.model.records import LinkRecord, PromoteTerms, TopicRecord
+from kmigrate.model.records import Action, Asked, LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.model.stops import DISK_LOW
@@ -101,7 +101,8 @@ async def _promote_topics(
 
     def change(record: TopicRecord) -> TopicRecord:
         phase = advance_topic(record.phase, TopicEvent.PROMOTE_ASKED)
-        return replace(record, phase=phase, since_ms=now_ms(), terms=terms, reason="", way_on="")
+        asked = Asked(Action.PROMOTE, connections.log.now_ms(), terms.asked_by)
+        return replace(record, phase=phase, since_ms=now_ms(), terms=terms, asked=asked, reason="", way_on="")
 
     judged = Judged.topics("promote", link.name, partial(_promote_guard, connections.log), change)
     records, found = judged.look(connections.log.state, topics)
@@ -127,7 +128,7 @@ async def _promote_topics(
     refuse_if(judged.verb, *found)
     found += await _groups_left_behind(connections, link, source, source_admin, names)
     found += await marker_findings(connections.target, connections.target_admin, link, new, finish=False)
-    groups = judged_promote(link.name)
+    groups = judged_promote(link.name, terms.asked_by, connections.log.now_ms)
     of_topics = [(f"promote {topic}", judged.write(topic)) for topic in names]
     of_groups = [
         (f"promote group {g.group}, whose positions their transactions commit", groups.write(g.group))

@@ -43,8 +43,8 @@ def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryLog:
     async def opened(_: Call) -> AsyncIterator[Any]:
         yield SimpleNamespace(log=log, target=None, waits_for=lambda _: "")
 
-    async def look(connections: Any, _: str, names: Sequence[str], *, waits: bool) -> Proposal:
-        judged = judged_promote("l")
+    async def look(connections: Any, _: str, names: Sequence[str], *, waits: bool, who: str) -> Proposal:
+        judged = judged_promote("l", who)
         records, found = judged.look(log.state, names)
         return propose(cast("Any", log), judged.verb, found, [(f"promote group {n}", judged.write(n)) for n in records])
 

@@ -1,0 +1,91 @@
+"""Writes the report of each promote and rollback that has ended, and deletes the oldest reports of a name.
+
+The writer only follows the state log and the routers' reports, so no promote waits for a report. A controller may die
+between the flip and the report. The next controller's first look then finds that the report is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import partial
+
+from kmigrate import __version__
+from kmigrate.cluster.kafka_version import kafka_version
+from kmigrate.errors import KmigrateError
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.reports import MOST_REPORTS
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.promote.evidence import Ended, Witness, report_of
+
+__all__ = ["ReportWriter"]
+
+_LOOK_S, _PAUSE_S = 0.5, 1.0
+_log = logging.getLogger("kmigrate.controller")
+
+
+@dataclass(slots=True)
+class ReportWriter:
+    """Writes a report for every request that ends; endless work of the controller that leads."""
+
+    connections: Connections
+    witness: Witness = field(default_factory=Witness)
+
+    async def run(self) -> None:
+        log, self.witness = self.connections.log, Witness()
+        tasks = TaskOwner()
+        try:
+            while True:
+                self.witness.follow(log.state, log.alive(RouterPresence), monotonic())
+                for ended in self.witness.due(monotonic()):
+                    tasks.start(self.write(ended), ended.key)
+                await log.changed(_LOOK_S)
+        finally:
+            await tasks.close()
+
+    async def write(self, ended: Ended) -> None:
+        """Write the report of a request, and delete the reports that are no longer kept; try again after an error."""
+        told = False
+        while True:
+            try:
+                await self._write(ended)
+                return
+            except KmigrateError as error:
+                if not told:
+                    _log.warning("%s is not written yet: %s", ended.key, error.summary)
+                told = True
+                await sleep(_PAUSE_S)
+
+    async def _write(self, ended: Ended) -> None:
+        log = self.connections.log
+        report = report_of(ended, log.state, await self._versions(ended))
+
+        def decide(state: State) -> Record | None:
+            link = state.link(report.link)
+            return report if link is not None and not link.deleting_ms and report.key not in state.records else None
+
+        state = await log.append(decide)
+        for old in state.reports_of(report.link, report.what, report.name)[MOST_REPORTS:]:
+            await log.append(partial(_drop, old.key))
+
+    async def _versions(self, ended: Ended) -> dict[str, str]:
+        """Return the versions of kmigrate and of both clusters; a cluster that does not answer is left out."""
+        versions = {"kmigrate": __version__}
+        link = self.connections.log.state.link(ended.record.link)
+        if link is None:
+            return versions
+        versions[link.target.name] = await kafka_version(self.connections.target)
+        try:
+            source, _ = await self.connections.source(link)
+            versions[link.source.name] = await kafka_version(source)
+        except KmigrateError:
+            pass  # the source may be down for good by now
+        return {name: version for name, version in versions.items() if version}
+
+
+def _drop(key: str, state: State) -> tuple[str, None] | None:
+    return (key, None) if key in state.records else None
