@@ -101,7 +101,7 @@ async def promote(
             record.settings.fence_timeout_s,
             accept_direct_writers,
             LatePolicy(seal is not False, on_late or OnLate.ALARM),
-            call.who,
+            asked_by=call.who,
         )
         wait = window + 1
         if not plan and _any_early(connections, name, topics):

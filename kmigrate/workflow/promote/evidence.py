@@ -148,8 +148,9 @@ def _is_done(record: Moved) -> bool:
 def _same_fence(known: _Open, record: Moved) -> bool:
     """Return whether the record stands at the fence that the known record stood at."""
     before = known.record
-    both = isinstance(before, TopicRecord) and isinstance(record, TopicRecord)
-    return both and before.newest_fence == record.newest_fence
+    if not isinstance(before, TopicRecord) or not isinstance(record, TopicRecord):
+        return False
+    return before.newest_fence == record.newest_fence
 
 
 class _Fence(NamedTuple):
