@@ -162,7 +162,8 @@ class GroupHandler:
             fetches, self._fetches = self._fetches, []
             for fetch in fetches:
                 fetch.set(None)
-        self._try_deferred()
+        if self._deferred:
+            self._try_deferred()
         if not self._joins and not self._waiting:
             return
         for request in list(self._waiting):

@@ -221,7 +221,12 @@ def treated(*treatments: Treatment) -> frozenset[int]:
     return frozenset(key for key, api in APIS.items() if api.treatment in treatments)
 
 
+_OFFERED = frozenset(
+    int(key) << 16 | version for key, api in OFFERED.items() for version in range(api.versions[0], api.versions[1] + 1)
+)
+"""Keys and versions of the offered APIs; each request of each client is looked up here."""
+
+
 def is_offered(api_key: int, version: int) -> bool:
     """Return whether clients may send an API in this version."""
-    api = OFFERED.get(api_key)
-    return api is not None and api.versions[0] <= version <= api.versions[1]
+    return (api_key << 16 | version) in _OFFERED

@@ -318,11 +318,13 @@ def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer],
 def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
     """Return whether a broker's answer to a whole request says only that all is stored, and a throttle time."""
     version, count, begins = request.version, len(request.parts), request.answer_begins
-    if begins and (len(frame) != plain_answer_size(request) or not frame.startswith(begins, _CORRELATED)):
-        return False
     if begins and count <= _FEW:
         shape, stored = _stored(count)
-        return shape.unpack_from(frame, _CORRELATED + len(begins)) == stored
+        at = _CORRELATED + len(begins)
+        whole = len(frame) == at + shape.size and frame.startswith(begins, _CORRELATED)
+        return whole and shape.unpack_from(frame, at) == stored
+    if begins and (len(frame) != plain_answer_size(request) or not frame.startswith(begins, _CORRELATED)):
+        return False
     shape, nothing_more = _plain_partition(version)
     try:
         read = Reader(frame, _CORRELATED, version >= FLEXIBLE)
