@@ -37,6 +37,11 @@ COMMANDS = (
     LazyCommand("run", f"{_IN}.run:app", "Run mirror, router and controller together."),
     LazyCommand("group", f"{_IN}.group:app", "Mirrored consumer groups."),
     LazyCommand("status", f"{_IN}.status:app", "Show links, topics, groups and running processes."),
+    LazyCommand(
+        "stragglers",
+        f"{_IN}.stragglers:app",
+        "List the clients that pass the routers by, and what becomes of their records.",
+    ),
     LazyCommand("wait", f"{_IN}.wait:app", "Wait until a condition holds; changes nothing."),
     LazyCommand("promote", f"{_IN}.promote:app", "Switch topics over to the target."),
     LazyCommand("report", f"{_IN}.report:app", "Reports of promotes and rollbacks."),

@@ -136,6 +136,9 @@ def test_what_a_person_accepts_is_no_hindrance(run: Migration) -> None:
     mirrored(run, "accepted")
     put(Producer({"bootstrap.servers": run.source.bootstrap}), "accepted", "once")
     wait_until(lambda: seen_writers(run, "accepted"), 10, "the writer to be seen")
+    (written,) = stragglers(run, "accepted")
+    assert (written["kind"], written["cluster"], written["records"]) == ("direct-writes", "source", 1)
+    assert not written["missing"]
     run.does("promote", "accepted", "--accept-direct-writers", "--yes")
 
 
@@ -156,6 +159,11 @@ def topic_status(run: Migration, topic: str) -> dict[str, Any]:
     (found,) = [each for each in run.does("status")["topics"] if each["topic"] == topic]
     status: dict[str, Any] = found
     return status
+
+
+def stragglers(run: Migration, name: str) -> list[dict[str, Any]]:
+    """Return what `kmigrate stragglers` tells about a topic."""
+    return [each for each in run.does("stragglers")["stragglers"] if each["name"] == name]
 
 
 def limit(bootstrap: str, topic: str) -> str:
@@ -232,6 +240,8 @@ def test_a_late_record_as_small_as_a_marker_is_taken_and_named(run: Migration) -
     assert late["missing"] and late["end"] > late["start"]
     (told,) = run.does("topic", "show", "small")["status"]["late"]
     assert told["records"] == 1
+    (passed,) = stragglers(run, "small")
+    assert (passed["kind"], passed["partition"], passed["missing"]) == ("late-writes", 0, True)
     refused = run.cli("link", "finish", "blue", "--delivery-timeout", "0", "--yes")
     assert (refused.code, "late-writes" in str(refused.told)) == (3, True)
 
@@ -263,6 +273,10 @@ def test_late_records_reach_the_target_once_where_a_person_wants_them_there(run:
 
     wait_until(handled, 40, lambda: f"the late records to be handled: {topic_status(run, topic)['late']}")
     beside = f"kmigrate-late-{topic}"
+    (passed,) = stragglers(run, topic)
+    place = beside if on_late == "quarantine" else topic
+    assert (passed["kind"], passed["fate"]) == ("late-writes", f"50 appended to {place} on the target")
+    assert len(passed["producer_ids"]) > 1
     assert values(run.target.bootstrap, beside if on_late == "quarantine" else topic)[-50:] == written
     assert len(values(run.target.bootstrap, topic)) == (1 if on_late == "quarantine" else 51)
 

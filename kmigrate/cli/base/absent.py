@@ -28,7 +28,6 @@ ABSENT: Mapping[str, Absent] = {
     **dict.fromkeys(("rollback", "group rollback", "revert", "failback", "demote", "--target-lost"), _ROLLBACK),
     "--no-way-back": Absent("reverse mirror", "no promote of this version has a way back after the flip"),
     "rehearse": Absent("rehearsal", "each changing verb looks first and changes nothing with --plan"),
-    "stragglers": Absent("list of stragglers", "kmigrate status and kmigrate promote --plan name them"),
     **dict.fromkeys(("--when-ready", "--not-before", "--postpone"), _SCHEDULE),
 }
 """Features by verb (without `kmigrate`) and by option."""

@@ -12,6 +12,7 @@ bulk             `kmigrate topic mirror --engine`
 run              `kmigrate run` and the engines alone
 group            `kmigrate group`
 status           `kmigrate status`
+stragglers       `kmigrate stragglers`
 wait             `kmigrate wait`
 promote          `kmigrate promote`
 report           `kmigrate report`

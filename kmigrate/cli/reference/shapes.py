@@ -23,6 +23,7 @@ from kmigrate.workflow.status.aftermath import Aftermath
 from kmigrate.workflow.status.group_detail import MemberDetail, PartitionDetail
 from kmigrate.workflow.status.progress import GroupProgress, TopicProgress
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, TopicStatus
+from kmigrate.workflow.status.stragglers import Passing
 
 __all__ = [
     "COMMANDS",
@@ -117,6 +118,7 @@ __all__ = [
     "StepProgress",
     "StepStarted",
     "Stopped",
+    "Stragglers",
     "TopicList",
     "TopicMirror",
     "TopicShow",
@@ -714,6 +716,15 @@ class Lookups(TypedDict):
     """the partitions that differ"""
 
 
+class Stragglers(TypedDict):
+    """The clients that pass the routers by."""
+
+    at_ms: int
+    stragglers: list[Passing]
+    troubles: dict[str, str]
+    """links whose clusters could not be asked, with the reason"""
+
+
 class RecordPlace(TypedDict):
     """A record's place on a side."""
 
@@ -1259,6 +1270,7 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
     "report show": (Report,),
     "report export": (ReportExport,),
     "status": (Snapshot,),
+    "stragglers": (Stragglers,),
     "wait": (Wait,),
     "verify": (Verify, Following, Compared, NotCompared, FollowEnded),
     "offsets translate": (OffsetsTranslate,),

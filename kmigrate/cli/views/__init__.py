@@ -3,6 +3,7 @@
 tables        links, topics, groups and parity
 snapshots     a snapshot of a migration
 group_detail  one group: members with their partitions, and the lag of each partition
+stragglers    the clients that pass the routers by
 lags          a lag in a cell
 routers       limits of routers, and clients that are still connected
 plans         plans and findings
