@@ -149,6 +149,7 @@ class MirrorEngine:
             link_uuid=link.uuid,
             filler=settings.hole_filler,
             windows=settings.windows,
+            long_windows=settings.long_windows,
         )
         context = CopyContext(
             self._link.source,

@@ -52,7 +52,9 @@ class MirrorSettings:
     presence_ms: int = 500
     hole_filler: HoleFiller = HoleFiller.MARKERS
     windows: bool = True
-    """True if a batch and the markers behind the batch leave together, where the target's brokers allow that."""
+    """True if batches and the markers behind them leave together, where the target's brokers allow that."""
+    long_windows: bool = True
+    """True if windows may have several holes, where `min.insync.replicas` is 1 on the target."""
     follow_s: float = 10.0
     """Interval of the looks at the source's log starts."""
     recheck_s: float = 65.0

@@ -1,11 +1,12 @@
 """The number of transactions mirrored per second, by the distance to the target.
 
-    python -m tests.bench.holes [--seconds 6] [--round-trips 0,2,10]
+    python -m tests.bench.holes [--seconds 6] [--round-trips 0,2,10] [--ways today,half,full,mapped] [--partitions 1,6]
 
 Behind each transaction of ten records is a marker. With identical offsets the marker becomes a hole on the target
 (`kmigrate/mirror/partition/lane.py`, D). The hole leaves behind the answer to the batch before the hole (`today`), or
-together with that batch (`half`: half of the round trips). With mapped offsets the marker is left out. A relay in front
-of the target hands everything on after half of the round trip. The bench writes build/bench/holes.json.
+together with that batch (`half`: half of the round trips), or with more batches and holes (`full`: a long window). With
+mapped offsets the marker is left out. A relay in front of the target hands everything on after half of the round trip.
+The bench writes build/bench/holes.json.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CASES = {
     partitions: Case(f"holes-{partitions}", records, 1000, {"linger.ms": 0}, transaction=10)
     for partitions, records in ((1, 80_000), (6, 120_000))
 }
-_WAYS = ("today", "half", "mapped")
+_WINDOWS = {"today": "apart", "half": "short", "full": "long", "mapped": "long"}
 _PATIENCE_S = 60.0
 
 
@@ -74,7 +75,7 @@ def transactions_per_s(
         return copied / (time.monotonic() - began), (cpu_seconds(pid) - used) * 1000 / max(copied, 1)
 
     try:
-        found: tuple[float, float] = by_kmigrate(source, target, [case.name], work, tag, offsets, windows=way == "half")
+        found: tuple[float, float] = by_kmigrate(source, target, [case.name], work, tag, offsets, windows=_WINDOWS[way])
     finally:
         ends.close()
         remove_topics(target.bootstrap, case.name)
@@ -85,6 +86,8 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--seconds", type=float, default=6)
     arguments.add_argument("--round-trips", default="0,2,10", help="milliseconds that are added")
+    arguments.add_argument("--ways", default=",".join(_WINDOWS))
+    arguments.add_argument("--partitions", default="1,6")
     chosen = arguments.parse_args()
     began = time.monotonic()
     found: dict[str, Any] = {
@@ -99,10 +102,10 @@ def main() -> None:
         cluster("source", SOURCE_VERSION, Path(folder)) as source,
         far_target(Path(folder)) as (target, relay),
     ):
-        for partitions, case in _CASES.items():
+        for partitions, case in ((each, _CASES[each]) for each in map(int, chosen.partitions.split(","))):
             make_topic(source.bootstrap, case.name, partitions)
             load(source.bootstrap, case.name, partitions, case)
-            for added, way in product(chosen.round_trips.split(","), _WAYS):
+            for added, way in product(chosen.round_trips.split(","), chosen.ways.split(",")):
                 relay.delay(float(added) / 2000)
                 tag = f"{partitions}-{way}-{added}"
                 speed, cpu = transactions_per_s(source, target, case, partitions, way, tag, chosen.seconds)

@@ -106,7 +106,7 @@ def by_kmigrate(
     tag: str,
     offsets: str = "auto",
     *,
-    windows: bool = True,
+    windows: str = "long",
 ) -> Any:
     """Do `work` while kmigrate's mirror copies the topics."""
 

@@ -1,8 +1,8 @@
 """A mirror process for tests that kill or stop the mirror: the engine, composed as the command line does.
 
-python tests/integration/mirror_process.py LINK SOURCE_BOOTSTRAP TARGET_BOOTSTRAP INSTANCE LEASE_S [apart]
+python tests/integration/mirror_process.py LINK SOURCE_BOOTSTRAP TARGET_BOOTSTRAP INSTANCE LEASE_S [apart|short]
 
-With `apart` a batch and the markers behind the batch never leave together.
+With `apart` a batch and the markers behind the batch never leave together; with `short` no window has several holes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def settings_of(name: str, bootstrap: str) -> ClusterSettings:
 
 
 async def main(
-    link: str, source_bootstrap: str, target_bootstrap: str, instance: str, lease_s: str, apart: str = ""
+    link: str, source_bootstrap: str, target_bootstrap: str, instance: str, lease_s: str, windows: str = "long"
 ) -> None:
     ours, theirs = settings_of("source", source_bootstrap), settings_of("target", target_bootstrap)
     async with (
@@ -37,7 +37,7 @@ async def main(
         StateLog(state) as log,
     ):
         print("running", flush=True)
-        settings = MirrorSettings(lease_s=float(lease_s), windows=not apart)
+        settings = MirrorSettings(lease_s=float(lease_s), windows=windows != "apart", long_windows=windows == "long")
         mirrored = MirroredLink(source, target, Admin(ours), Admin(theirs), link, log, instance, settings)
         await MirrorEngine(mirrored).run()
 

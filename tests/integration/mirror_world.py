@@ -204,10 +204,10 @@ async def copier(
             running.cancel()
 
 
-def start_mirror(world: World, instance: str, lease_s: float = 1.5, *, windows: bool = True) -> subprocess.Popen[str]:
+def start_mirror(world: World, instance: str, lease_s: float = 1.5, *, windows: str = "long") -> subprocess.Popen[str]:
     """Start the engine in a process of its own, which the caller ends.
 
-    The process prints "running" once it has read the state log. Without `windows` each hole takes a round trip.
+    The process prints "running" once it has read the state log. `windows` is `long`, `short` or `apart`.
     """
     return subprocess.Popen(
         program(
@@ -217,7 +217,7 @@ def start_mirror(world: World, instance: str, lease_s: float = 1.5, *, windows: 
             world.target.bootstrap,
             f"{world.link}-{instance}",
             str(lease_s),
-            *([] if windows else ["apart"]),
+            windows,
         ),
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
@@ -227,7 +227,7 @@ def start_mirror(world: World, instance: str, lease_s: float = 1.5, *, windows: 
 
 
 @contextlib.contextmanager
-def mirror_process(world: World, instance: str, *, windows: bool = True) -> Iterator[subprocess.Popen[str]]:
+def mirror_process(world: World, instance: str, *, windows: str = "long") -> Iterator[subprocess.Popen[str]]:
     """Run the engine in a process that a test may kill or stop; the process is gone when the block ends."""
     process = start_mirror(world, instance, windows=windows)
     try:

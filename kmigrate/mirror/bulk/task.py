@@ -116,6 +116,7 @@ class BulkTry:
                 link_uuid=link.uuid,
                 filler=job.settings.hole_filler,
                 windows=job.settings.windows,
+                long_windows=job.settings.long_windows,
             ),
             job.settings,
             link_settings=self._link_settings,

@@ -276,6 +276,7 @@ class Copier:
         self._tasks.start(self._reader.look_for_batches(), "batches")
         self._tasks.start(self._reader.follow(), "same rack")
         self._tasks.start(self.disks.run(), "disks")
+        self._tasks.start(self._context.holes.run(), "holes")
         try:
             await together(*(self._watch(side) for side in self._sides))
         finally:

@@ -15,9 +15,11 @@ from kmigrate.cluster.append import settled_end
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import empty_transactions
 from kmigrate.errors import Failed, Unreachable
-from kmigrate.mirror.copy.markers import NOT_SENT, Filling, Made, MarkerWriter, Marking, marker_purpose
+from kmigrate.mirror.copy.markers import NOT_SENT, Filling, Made, MarkerWriter, Marking, Piece, marker_purpose
+from kmigrate.mirror.copy.min_insync import MinInsync
 from kmigrate.mirror.copy.window_probe import closes_behind_refusals
 from kmigrate.mirror.partition.steps import Hole
+from kmigrate.mirror.partition.window import LONG
 from kmigrate.mirror.settings import HoleFiller
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.clock import monotonic, sleep
@@ -40,6 +42,7 @@ class HoleMaker:
         link_uuid: str,
         filler: HoleFiller,
         windows: bool = True,
+        long_windows: bool = True,
     ) -> None:
         self._target = target
         self._link_uuid = link_uuid
@@ -49,6 +52,8 @@ class HoleMaker:
         self._closes: dict[int, bool] = {}
         """The result of each broker's probe (`window_probe`)."""
         self._windows = windows
+        self._long_windows = long_windows
+        self._min_insync = MinInsync(target)
         self._one_probe = asyncio.Lock()
         self._one_transaction = asyncio.Lock()
         self.filler = filler
@@ -96,6 +101,14 @@ class HoleMaker:
         closes = self._closes.get(self._target.leader(*key), False)
         return closes and self.filler is HoleFiller.MARKERS and self._markers.is_ready(key)
 
+    def most_holes(self, topic: str) -> int:
+        """Return the number of holes that a window of a topic may have now (`partition/lane.py`, O)."""
+        return LONG if self._long_windows and self._min_insync.is_one(topic) else 1
+
+    async def run(self) -> None:
+        """Ask the target for the topics that may be sent long windows, for ever."""
+        await self._min_insync.run()
+
     def add(self, window: Filling) -> None:
         """Send a window with the next group of its connection."""
         self._markers.add(window)
@@ -111,7 +124,9 @@ class HoleMaker:
         if self.filler is HoleFiller.MARKERS:
             if not self.ready(topic, partition, term):  # waiting for a connection, an owner may lose the partition
                 return NOT_SENT
-            made = await self._by_markers(key, Marking(hole, epoch, term), may_write)
+            made = await self._by_markers(
+                key, Marking([Piece(hole.end - hole.start)], hole.end, epoch, term), may_write
+            )
             if made.error != Code.CLUSTER_AUTHORIZATION_FAILED:
                 return made
             self.filler = HoleFiller.TRANSACTIONS

@@ -1,8 +1,9 @@
 """Control markers on the target, for many partitions in one request, with or without the batches before them.
 
-The windows of a group (`partition/lane.py`, L) leave as three requests on one connection: Produce with acks=0,
-WriteTxnMarkers, and ListOffsets for the log ends. Brokers work on a connection's requests one after another (P1). A
-broker that refuses a Produce request with acks=0 closes the connection, and never reads the markers behind it (P2).
+The windows of a group (`partition/lane.py`, L) leave together on one connection: Produce with acks=0 and
+WriteTxnMarkers, once or several times, and at last ListOffsets for the log ends. Brokers work on a connection's
+requests one after another (P1). A broker that refuses a Produce request with acks=0 closes the connection, and never
+reads the requests behind it (P2).
 
 Markers are *not* compare-and-set (W5). So only a partition's owner writes markers, under the producer id of the data:
 
@@ -20,14 +21,14 @@ reset (P9).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 from zlib import crc32
 
 from kmigrate.cluster.client import MARKERS, ClusterClient
 from kmigrate.errors import Failed, Unreachable
-from kmigrate.mirror.partition.steps import Hole
 from kmigrate.net.broker import BrokerConnection, OutgoingRequest
 from kmigrate.net.clock import monotonic
 from kmigrate.protocol.api import ApiKey
@@ -43,7 +44,7 @@ from kmigrate.protocol.markers import (
     encode_markers,
 )
 
-__all__ = ["NOT_SENT", "Filling", "Made", "MarkerWriter", "Marking", "marker_purpose"]
+__all__ = ["NOT_SENT", "Filling", "Made", "MarkerWriter", "Marking", "Piece", "marker_purpose"]
 
 _CONNECTIONS = 2
 """Number of connections to each broker that leads partitions with holes."""
@@ -74,14 +75,29 @@ NOT_SENT = Made(Code.CONCURRENT_TRANSACTIONS)
 """The result of a hole for which no request has left."""
 
 
+class Piece(NamedTuple):
+    """Control markers, and the batches right before them."""
+
+    markers: int
+    batches: Sequence[Buffer] = ()
+
+
 class Marking(NamedTuple):
     """The writes to one partition in a group."""
 
-    hole: Hole
+    pieces: Sequence[Piece]
+    end: int
+    """The log end once everything is written."""
     epoch: int
     term: int
-    batch: Buffer = b""
-    """The batch before the hole; empty if there is none."""
+
+    @property
+    def markers(self) -> int:
+        return sum(piece.markers for piece in self.pieces)
+
+    @property
+    def size(self) -> int:
+        return sum(len(batch) for piece in self.pieces for batch in piece.batches)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,11 +113,16 @@ class Filling:
 
 
 class _Group(NamedTuple):
-    """The fillings of three requests without an answer yet."""
+    """The fillings of requests that leave together, and the futures of the answers: the log ends come last."""
 
     connection: BrokerConnection
-    sent: float
     fillings: list[tuple[Filling, Marking]]
+    answers: list[asyncio.Future[bytearray]]
+
+    @property
+    def answered(self) -> int:
+        """Number of answers that have come."""
+        return sum(answer.done() for answer in self.answers)
 
 
 class MarkerWriter:
@@ -126,13 +147,25 @@ class MarkerWriter:
             line = self._lines[place] = _Line(self._target, self, *place)
         line.add(filling)
 
-    def request(self, markings: list[tuple[Key, Marking]]) -> list[Buffer]:
-        """Return a request for markers whose outcome counts as unknown from now on."""
-        marks = [
-            Marks(*key, marking.hole.end - marking.hole.start, marking.epoch, self._fence(key, marking.term))
-            for key, marking in markings
-        ]
-        return encode_markers(self._producer_id, marks)
+    def requests(self, fillings: Sequence[tuple[Filling, Marking]]) -> list[OutgoingRequest]:
+        """Return the requests of a group; the outcome of its markers counts as unknown from now on."""
+        fences = [self._fence(filling.key, marking.term) for filling, marking in fillings]
+        requests: list[OutgoingRequest] = []
+        for pieces in zip_longest(*(marking.pieces for _, marking in fillings)):
+            batches = [piece.batches if piece is not None else () for piece in pieces]
+            for each in zip_longest(*batches):
+                found = zip(fillings, each, strict=True)
+                body = encode_produce([(*filling.key, batch) for (filling, _), batch in found if batch], acks=0)
+                requests.append(OutgoingRequest(ApiKey.PRODUCE, PRODUCE_VERSION, body, True, is_answered=False))
+            marks = [
+                Marks(*filling.key, piece.markers, marking.epoch, fence)
+                for (filling, marking), piece, fence in zip(fillings, pieces, fences, strict=True)
+                if piece is not None
+            ]
+            body = encode_markers(self._producer_id, marks)
+            requests.append(OutgoingRequest(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, body, True))
+        ends = encode_log_ends(filling.key for filling, _ in fillings)
+        return [*requests, OutgoingRequest(ApiKey.LIST_OFFSETS, LOG_ENDS_VERSION, ends, False)]
 
     def _fence(self, key: Key, term: int) -> int:
         """Return the coordinator epoch of the next markers, and count them as markers with unknown outcome."""
@@ -145,7 +178,7 @@ class MarkerWriter:
         """Note the outcome of markers, unless the broker's answer leaves the outcome unknown."""
         # This process may have raised the coordinator epoch before this object was created.
         refused = made.error not in (0, Code.TRANSACTION_COORDINATOR_FENCED)
-        if refused or (not made.error and made.end == marking.hole.end):
+        if refused or (not made.error and made.end == marking.end):
             term, unknown = self._unknown[key]
             self._unknown[key] = term, unknown - 1
 
@@ -161,6 +194,8 @@ class _Line:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Key, Filling] = {}
         self._group: _Group | None = None
+        self._heard = 0, 0.0
+        """Number of answers to the group, and the time when that number was first seen."""
         self._leaves = False
         """True if the next group is about to leave."""
         self._watched = False
@@ -197,44 +232,48 @@ class _Line:
             marking = filling.begin()
             if marking is not None:
                 fillings.append((filling, marking))
-                markers += marking.hole.end - marking.hole.start
-                size += len(marking.batch)
+                markers += marking.markers
+                size += marking.size
         return fillings
 
     def _send(self, connection: BrokerConnection, fillings: list[tuple[Filling, Marking]]) -> None:
-        self._group = group = _Group(connection, monotonic(), fillings)
-        batches = [(*filling.key, marking.batch) for filling, marking in fillings if marking.batch]
-        markers = self._writer.request([(filling.key, marking) for filling, marking in fillings])
-        ends = encode_log_ends(filling.key for filling, _ in fillings)
-        requests = [
-            OutgoingRequest(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, markers, flexible=True),
-            OutgoingRequest(ApiKey.LIST_OFFSETS, LOG_ENDS_VERSION, ends, flexible=False),
-        ]
-        if batches:
-            body = encode_produce(batches, acks=0)
-            requests.insert(0, OutgoingRequest(ApiKey.PRODUCE, PRODUCE_VERSION, body, flexible=True, is_answered=False))
-        marked, ended = connection.send_together(*requests)
-        ended.add_done_callback(lambda done: self._answered(group, marked, done))
+        answers = connection.send_together(*self._writer.requests(fillings))
+        self._group = group = _Group(connection, fillings, answers)
+        self._heard = 0, monotonic()
+        answers[-1].add_done_callback(lambda _: self._answered(group))
         if not self._watched:
             self._watched = True
             self._loop.call_later(_LOOK_S, self._look)
 
-    def _answered(self, group: _Group, marked: asyncio.Future[bytearray], ended: asyncio.Future[bytearray]) -> None:
+    def _answered(self, group: _Group) -> None:
         """Hand the answers to a group, or their absence, to the partitions."""
         self._group = None
-        marked.exception(), ended.exception()  # an exception that nobody takes would be logged
-        try:
-            codes, ends = decode_marker_codes(marked.result()), decode_log_ends(ended.result())
-        except Failed as error:
-            self._failed(group, error)
-        else:
-            self._target.health.heard(group.connection.address)
-            for filling, marking in group.fillings:
-                code, end = ends.get(filling.key, (0, -1))
-                made = Made(codes.get(filling.key, 0) or code, end, marking.epoch)
-                self._writer.outcome(filling.key, marking, made)
-                filling.ended(made)
+        failures = [answer.exception() for answer in group.answers]  # an exception that nobody takes would be logged
+        failure = next(filter(None, failures), None)
+        if failure is None:
+            try:
+                self._ended(group)
+            except Failed as error:
+                failure = error
+        if isinstance(failure, Failed):
+            self._failed(group, failure)
+        elif failure is not None:
+            raise failure
         self._next()
+
+    def _ended(self, group: _Group) -> None:
+        *marked, ended = group.answers
+        codes: dict[Key, int] = {}
+        for answer in marked:
+            for key, code in decode_marker_codes(answer.result()).items():
+                codes[key] = codes.get(key, 0) or code
+        ends = decode_log_ends(ended.result())
+        self._target.health.heard(group.connection.address)
+        for filling, marking in group.fillings:
+            code, end = ends.get(filling.key, (0, -1))
+            made = Made(codes.get(filling.key, 0) or code, end, marking.epoch)
+            self._writer.outcome(filling.key, marking, made)
+            filling.ended(made)
 
     def _failed(self, group: _Group, failure: Failed) -> None:
         if isinstance(failure, Unreachable):
@@ -248,7 +287,9 @@ class _Line:
         self._watched = group is not None
         if group is None:
             return
-        waited = monotonic() - group.sent
+        if group.answered != self._heard[0]:
+            self._heard = group.answered, monotonic()
+        waited = monotonic() - self._heard[1]
         moved = any(self._target.leader(*filling.key) not in (self._node, -1) for filling, _ in group.fillings)
         if waited >= self._target.settings.request_timeout_s:
             group.connection.give_up(f"markers had no answer in {waited:.0f} s")

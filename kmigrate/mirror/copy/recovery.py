@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from kmigrate.cluster.append import LogTail, read_tail, settled_end
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.fetch import fetch_one
+from kmigrate.cluster.requests import NO_LEADER
 from kmigrate.errors import Diverged, Failed, ProtocolViolation, StateLogBroken, Unreachable
 from kmigrate.mirror.copy.context import CopyContext, MapStore
 from kmigrate.mirror.partition.lane import Lane
@@ -29,6 +30,8 @@ from kmigrate.records.rewrite import contents, needs_rewriting
 __all__ = ["Recovery"]
 
 _PATIENCE_S = 30.0
+_COMPARED_OFFSETS = 20
+"""Most offsets that are compared with the source after a loss of position, if a marker has raised the epoch."""
 _COMPARED_BYTES = 64 << 10
 """Bytes per look at a batch; a broker returns a larger batch whole all the same."""
 
@@ -90,7 +93,45 @@ class Recovery:
             await self._bring_map_to(mapped, tail)
         elif lane.target.doubtful and (lane.compacted or lane.target.position < 0):
             await self._compare_last(lane, tail)
+        if mapped is None and not lane.compacted and tail.epoch > lane.target.first_epoch:
+            await self._compare_windows(lane, tail)
         return tail
+
+    async def _compare_windows(self, lane: Lane, tail: LogTail) -> None:
+        """Raise Diverged if the newest records on the target are not the source's at the same offsets (`lane`, O).
+
+        A marker that a long window lacks shifts all records behind the marker, so a look at the newest is enough.
+        """
+        offset = await self._first_stray(lane, tail.data_end - _COMPARED_OFFSETS, tail.data_end)
+        if offset is None or offset < (await self._source_range(lane)).start:  # deleted on the source meanwhile
+            return
+        raise _diverged(
+            lane,
+            f"holds a record at offset {offset} on the target that the source does not hold there: a control marker "
+            "is missing before the record, or another wrote to the target",
+            f"{delete_unneeded(lane.topic)}, then mirror it again before any client reads it",
+        )
+
+    async def _first_stray(self, lane: Lane, first: int, end: int) -> int | None:
+        """Return the target's first new offset that holds another record than the source; None if there is none."""
+        held = await self._source_range(lane)
+        first, end = max(first, lane.target.position, lane.log_start, held.start), min(end, held.stop)
+        if first >= end:
+            return None
+        ours = await self._batches(self._target, lane, first, end)
+        theirs = await self._batches(self._source, lane, first, end)
+        async with self._one_comparison:
+            return await asyncio.to_thread(_first_difference, ours, theirs, range(first, end), 0, lane.losses)
+
+    async def _source_range(self, lane: Lane) -> range:
+        """Return the offsets that the source holds now; raise Unreachable if they are unknown."""
+        start = await self._source.log_start(lane.key)
+        end = (await self._source.list_offsets({lane.key: LATEST})).get(lane.key, NO_LEADER)
+        for reported in (start, end):
+            if reported.error:
+                await self._source.refresh([lane.topic])
+                raise Unreachable("no-offsets", f"{lane.topic}-{lane.partition}: {row(reported.error).name}")
+        return range(start.offset, end.offset)
 
     async def _compare_last(self, lane: Lane, tail: LogTail) -> None:
         """Raise Diverged if the target's last batch holds other records than the source at those offsets.

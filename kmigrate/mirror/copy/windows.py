@@ -1,4 +1,4 @@
-"""Windows: a batch and the hole behind the batch leave together, in one round trip (`partition/lane.py`, L)."""
+"""Windows: batches and the holes behind them leave together, in one round trip (`partition/lane.py`, L and O)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import partial
 
 from kmigrate.errors import Failed
 from kmigrate.mirror.copy.context import CopyContext
-from kmigrate.mirror.copy.markers import NOT_SENT, Filling, Made, Marking
+from kmigrate.mirror.copy.markers import NOT_SENT, Filling, Made, Marking, Piece
 from kmigrate.mirror.partition.lane import Lane
-from kmigrate.mirror.partition.steps import Window
+from kmigrate.mirror.partition.window import Window
 from kmigrate.net.clock import monotonic, now_ms
 
 __all__ = ["WindowSender"]
@@ -51,12 +51,17 @@ class WindowSender:
             self._move_on(lane)
             return None
         term = self._context.owner_term(lane.key)
-        window = lane.begin_window(term) if term else None
+        window = self._window(lane, term) if term else None
         if window is None:
             self._go_alone(lane)
             return None
         self._sent[lane] = window, term
-        return Marking(window.hole, window.epoch, term, window.append.view)
+        pieces = [Piece(hole.end - hole.start, [append.view for append in appends]) for appends, hole in window.parts]
+        return Marking(pieces, window.end, window.epoch, term)
+
+    def _window(self, lane: Lane, term: int) -> Window | None:
+        holes = self._context.holes.most_holes(lane.topic)
+        return lane.begin_window(term, holes=holes, goes_alone=self._context.must_go_alone)
 
     def _ended(self, lane: Lane, made: Made) -> None:
         if lane not in self._sent:
@@ -67,10 +72,12 @@ class WindowSender:
         if made.error:
             self._context.signals.call_for_look()
             lane.window_refused(window, made.error)
-        elif made.end != window.hole.end:
+        elif made.end != window.end:
             lane.window_failed(window, "the target's log moved")
         elif lane.window_stored(window, term):
-            lane.tally.copied(window.append, now_ms())
+            now = now_ms()
+            for append in window.appends:
+                lane.tally.copied(append, now)
         self._move_on(lane)
 
     def _failed(self, lane: Lane, error: Failed) -> None:

@@ -18,13 +18,19 @@ G  On a compacted partition, two reads of the source may disagree on what is a h
    may then append a record where the owner has made a hole, one offset too late. So such a lane sends one batch at a
    time, and only while its process surely owns the partition. If the stored append was not the lane's own, the
    target's last batch is compared with the source (`doubtful`) before anything else is believed.
-L  A window is a batch with acks=0, and behind the batch, on the same connection, the markers of the hole that follows.
-   A broker that refuses the batch closes the connection, and never reads the markers. So a window needs no answer in
+L  A window is batches with acks=0, and behind them, on the same connection, the markers of the hole that follows. A
+   broker that refuses a batch closes the connection, and never reads what is behind. So a window needs no answer in
    between. A window is sent only if nothing else is in flight, and if a marker of the present term has raised the
    producer epoch: brokers then refuse all data of earlier owners. Behind a raised epoch the sequences begin at 0.
-M  A window of an earlier owner may come late, while its batch is the last one that the log has of us: a repeat is no
-   error (P5), and the markers would be one too many. So on a log with a raised epoch the first batch is only the first
-   record, because then the late batch is a gap. If that cannot be, the log must be at rest before the first marker.
+O  A long window has several holes. Its data is conditional on the data before, not on the markers before. So a long
+   window is sent only while the topic's `min.insync.replicas` is 1: there brokers refuse no marker behind data that
+   they have accepted (P4). After a long window of unknown outcome the owner's next marker raises the epoch anew,
+   because later batches of the window may still come. The newest records on the target are then compared with the
+   source before the position is believed.
+M  A window of an earlier owner may come late, while its batches are the last that the log has of us: a repeat is no
+   error (P5), and the markers would be one too many. So on a log with a raised epoch, the first batch that can be
+   divided sends its first record alone, because then the late batch is a gap. If no batch before the first marker can
+   be divided, the log must be at rest before the marker.
 N  Sequence 0 of a raised epoch is accepted behind whatever the log holds: after an unclean election, that has lost the
    marker, the batch would take another offset. So this batch is sent only right after a look at the log end.
 H  Records that the source has lost (W7) are dropped if they were only read, and reported if the target holds them.
@@ -44,7 +50,6 @@ from kmigrate.mirror.partition.steps import (
     Hole,
     Reading,
     Step,
-    Window,
     damaged,
     kept_long,
     read_steps,
@@ -52,6 +57,7 @@ from kmigrate.mirror.partition.steps import (
 )
 from kmigrate.mirror.partition.tally import Tally
 from kmigrate.mirror.partition.transitions import LaneEvent, LaneState, next_state
+from kmigrate.mirror.partition.window import Part, Window, parts_of
 from kmigrate.model.presences import PartitionProgress
 from kmigrate.model.stops import AcceptedLoss
 from kmigrate.protocol.codes import Code
@@ -70,10 +76,6 @@ _SETTLE_S = 0.1
 """Seconds of rest before the log end is believed, if late appends are refused and only the next append is accepted."""
 _SETTLE_MARKERS_S = 1.0
 """The same for a log to which markers may still be written: brokers never refuse a marker for its offset (W5)."""
-_WINDOW_MARKERS = 64
-"""Most markers of a window; a longer hole is filled alone."""
-_WINDOW_BYTES = 1 << 20
-"""Most bytes of a window's batch: the time that a larger batch takes is much longer than a round trip."""
 
 
 class Sent(NamedTuple):
@@ -457,15 +459,16 @@ class Lane:
         target.sent.append(step)
 
     def _first_append(self, step: Append) -> Append:
-        """Return the first append since the tail was read: only its first record, if a late window is possible (M)."""
+        """Return an append right behind the tail: only its first record, if a late window is possible (M)."""
         target = self.target
-        target.fresh = False
         if target.epoch == target.first_epoch or self.careful:
+            target.fresh = False
             return step
-        parts = split_append(step) if len(target.queue) > 1 and isinstance(target.queue[1], Hole) else None
+        parts = split_append(step)
+        target.undivided = parts is None
         if parts is None:
-            target.unsplit_end = step.end
             return step
+        target.fresh = False
         target.divide_head(*parts)
         return parts[0]
 
@@ -659,7 +662,7 @@ class Lane:
     @property
     def first_marker_settle_s(self) -> float:
         """The seconds for which the log must be at rest before the markers of the hole at the position (M)."""
-        return _SETTLE_MARKERS_S if self.target.unsplit_end == self.target.position else 0.0
+        return _SETTLE_MARKERS_S if self.target.undivided else 0.0
 
     # windows
 
@@ -673,49 +676,53 @@ class Lane:
 
     @property
     def holds_back(self) -> bool:
-        """True if the next batch waits, because the batch and the hole behind it go out together (L)."""
-        return self._next_window() is not None
+        """True if the next batches wait, because the batches and the hole behind them go out together (L)."""
+        return bool(self._next_parts())
 
-    def _next_window(self) -> tuple[Append, Hole] | None:
-        """Return the batch at the head of the queue and the hole behind the batch, clipped at the barrier."""
+    def _next_parts(self, holes: int = 1, goes_alone: Callable[[Append], bool] = lambda _: False) -> tuple[Part, ...]:
+        """Return the parts of the window at the head of the queue; empty if there must be no window."""
         target = self.target
-        if not target.windows or len(target.queue) < 2 or self.compacted or self.state is LaneState.PRIMING:
-            return None
-        step, hole = target.queue[0], target.queue[1]
-        if not (isinstance(step, Append) and isinstance(hole, Hole)):
-            return None
-        end = hole.end if self.barrier is None else min(hole.end, self.barrier)
-        fits = 0 < end - step.end <= _WINDOW_MARKERS and len(step.view) <= _WINDOW_BYTES
-        return (step, Hole(step.end, end)) if fits and step.start == target.next else None
+        if not target.windows or self.compacted or self.state is LaneState.PRIMING:
+            return ()
+        return parts_of(target.queue, target.next, holes=holes, barrier=self.barrier, goes_alone=goes_alone)
 
     @property
     def window_due(self) -> bool:
         """True if a window may be sent now."""
         return self.state is _PIPING and not (self.target.sent or self.paused or self.busy) and self.holds_back
 
-    def begin_window(self, term: int) -> Window | None:
+    def begin_window(
+        self, term: int, *, holes: int = 1, goes_alone: Callable[[Append], bool] = lambda _: False
+    ) -> Window | None:
         """Return the window to send now, counted as sent; None if none may be sent under this term any more."""
-        found = self._next_window() if self.window_due and self.target.fenced_under(term) else None
-        if found is None:
+        may = self.window_due and self.target.fenced_under(term)
+        parts = self._next_parts(holes, goes_alone) if may else ()
+        if not parts:
             return None
         self.fill()
-        self._send(found[0])
-        return Window(*found, self.begin_marking(term))
+        for part in parts:
+            if part is not parts[0]:
+                self.target.pass_hole()
+            for append in part.appends:
+                self._send(append)
+        return Window(parts, self.begin_marking(term))
 
     def window_stored(self, window: Window, term: int) -> bool:
-        """Note that the log ends behind the window; return whether the batch is copied."""
-        target, step = self.target, window.append
-        target.settle(step)
+        """Note that the log ends behind the window; return whether its batches are copied."""
         if not self.filling:  # the lane was lost or stopped meanwhile: the tail decides
-            target.failed.append(step)
+            self._give_up(window)
             return False
-        self._arrive(step.end)
-        target.queued_bytes -= len(step.view)
-        self.filled(window.hole.end, term)
+        for append in window.appends:
+            self.target.settle(append)
+            self.target.queued_bytes -= len(append.view)
+        *passed, last = (part.hole for part in window.parts)
+        self.tally.hole_offsets += sum(hole.end - hole.start for hole in passed)
+        self._arrive(last.start)
+        self.filled(last.end, term)
         return True
 
     def window_failed(self, window: Window, why: str) -> None:
-        """Note that the outcome of a window is unknown: the broker may have stored the batch, and some markers."""
+        """Note that the outcome of a window is unknown: the broker may have stored the window up to any step."""
         self._give_up(window)
         self.tally.retried(Asked.MARKERS, Found.NO_ANSWER)
         self.fill_failed(why, unknown=True)
@@ -723,12 +730,20 @@ class Lane:
     def window_refused(self, window: Window, error: int) -> None:
         """Handle the broker's error for a window's markers; only the log end shows what was stored."""
         self._give_up(window)
-        self.fill_refused(window.hole, error)
+        self.fill_refused(window.parts[-1].hole, error)
 
     def _give_up(self, window: Window) -> None:
-        self.target.settle(window.append)
-        if not self.stopped:
-            self.target.failed.append(window.append)
+        """Keep the steps of a window for the look at the tail; the window's last hole is still queued."""
+        for append in window.appends:
+            self.target.settle(append)
+        if self.stopped:
+            return
+        for part in window.parts:
+            self.target.failed += part.appends
+            if part is not window.parts[-1]:
+                self.target.failed.append(part.hole)
+        if len(window.parts) > 1:
+            self.target.distrust_epoch()
 
     @property
     def filling(self) -> bool:

@@ -69,8 +69,8 @@ class TargetLog:
     queue: deque[Step] = field(default_factory=deque)
     sent: deque[Append] = field(default_factory=deque)
     """Batches in flight, in the order of sending."""
-    failed: list[Append] = field(default_factory=list)
-    """Batches that were not acknowledged: the tail decides whether the target has them."""
+    failed: list[Step] = field(default_factory=list)
+    """Batches that were not acknowledged, and the holes of their windows: the tail decides what the target has."""
     queued_bytes: int = 0
     """Bytes read and not yet acknowledged."""
     connection: object = None
@@ -89,9 +89,9 @@ class TargetLog:
     first_epoch: int = -1
     """The link's own epoch; a higher epoch on the log shows that a window of an owner may still come (M)."""
     fresh: bool = False
-    """True from a look at the tail until the first append."""
-    unsplit_end: int = -1
-    """End of the first append since the tail was read, if another owner may have sent the same batch; else −1 (M)."""
+    """True from a look at the tail until a divided append or a marker."""
+    undivided: bool = False
+    """True if all batches since the tail was read may have been sent by an earlier owner, too (M)."""
     seen_at: float = 0.0
     """Time on the monotonic clock of the last look at the log end, or of the last marker that raised the epoch."""
     windows: bool = False
@@ -135,6 +135,10 @@ class TargetLog:
             return self.epoch + 1
         return self.epoch
 
+    def distrust_epoch(self) -> None:
+        """Raise the epoch with the next marker even under the same term: batches of this epoch may still come (O)."""
+        self.raised = 0, -1
+
     def raise_epoch(self, epoch: int) -> None:
         """Begin anew at sequence 0 behind a marker with a higher epoch (M2), also for all queued batches."""
         if epoch <= self.epoch:
@@ -170,6 +174,10 @@ class TargetLog:
             self.queue.popleft()
             self.queue.extendleft((others, first))
 
+    def pass_hole(self) -> None:
+        """Take the hole at the head of the queue out: the hole is on its way, and more follows behind it."""
+        self.next = self.queue.popleft().end
+
     def trim_head(self, end: int) -> None:
         """Shorten the hole at the head of the queue to the offsets from `end` on, or remove the hole."""
         if end >= self.queue[0].end:
@@ -183,8 +191,7 @@ class TargetLog:
         begin, before = self.newest_hole
         self.newest_hole = (begin if before == self.position else self.position), end
         self.position = self.next = end
-        self.marking = self.fresh = False
-        self.unsplit_end = -1
+        self.marking = self.fresh = self.undivided = False
         self.marked_under = term
 
     @property
@@ -202,7 +209,7 @@ class TargetLog:
         """Begin anew at the log end that the tail has shown: nothing is queued, failed or unknown."""
         self.epoch = max(self.first_epoch, epoch)
         self.fresh = True
-        self.unsplit_end = -1
+        self.undivided = False
         self.failed = []
         self.queue.clear()
         self.queued_bytes = 0

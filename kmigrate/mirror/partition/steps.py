@@ -35,7 +35,6 @@ __all__ = [
     "Producer",
     "Reading",
     "Step",
-    "Window",
     "damaged",
     "kept_long",
     "read_steps",
@@ -81,15 +80,6 @@ class Hole:
 
 
 Step = Append | Hole
-
-
-class Window(NamedTuple):
-    """A batch and the hole behind the batch, which are sent together."""
-
-    append: Append
-    hole: Hole
-    epoch: int
-    """Producer epoch of the markers."""
 
 
 def split_append(step: Append) -> tuple[Append, Append] | None:

@@ -18,7 +18,7 @@ from kmigrate.mirror.copy.copier import Copier, MirroredTopic, _Side
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.lanes import Signals
 from kmigrate.mirror.partition.lane import Lane
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.records import CopyIdentity
 from kmigrate.model.settings import ClusterSettings
 
@@ -32,7 +32,8 @@ class _Calling(Copier):
     def __init__(self) -> None:
         nowhere = cast("ClusterClient", None)
         settings = MirrorSettings(disk_min_free_percent=0, disk_min_free_bytes=0)  # watch no disk
-        identity, holes = CopyIdentity(1, 0), cast("HoleMaker", None)
+        identity = CopyIdentity(1, 0)
+        holes = HoleMaker(nowhere, identity, link_uuid="u", filler=HoleFiller.MARKERS)
         super().__init__(CopyContext(nowhere, nowhere, identity, holes, settings))
         self.looks: list[float] = []
         self.calls = True
@@ -121,7 +122,8 @@ def test_new_leaders_of_one_cluster_are_asked_while_the_other_cluster_is_silent(
 
     async def scene() -> None:
         clusters = _Cluster(1), _Cluster(2)
-        identity, holes = CopyIdentity(1, 0), cast("HoleMaker", None)
+        identity = CopyIdentity(1, 0)
+        holes = HoleMaker(clusters[1], identity, link_uuid="u", filler=HoleFiller.MARKERS)
         copier = _Resting(CopyContext(*clusters, identity, holes, MirrorSettings()))
         copier.assign([MirroredTopic("t", str(UUID(int=1)), str(UUID(int=2)), {0: 0})])
         clusters[1 - heard].silent = True

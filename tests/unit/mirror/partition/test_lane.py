@@ -704,21 +704,55 @@ def test_when_the_epochs_are_used_up_no_window_is_sent() -> None:
     assert not it.holds_back
 
 
-def test_a_window_waits_for_the_batches_before_it_and_for_a_marker_of_its_term() -> None:
+def test_a_window_holds_all_batches_up_to_the_hole_and_needs_a_marker_of_its_term() -> None:
     it = behind_a_first_hole(batch(2, 1), batch(3, 1), marker(4), term=4)
-    assert not it.holds_back, "a batch without a hole behind goes as before"
-    before = send(it)
-    assert it.holds_back and not it.window_due
-    it.answered(before.step, 0, 2)
-    assert it.window_due
+    assert it.holds_back and it.window_due
     assert it.begin_window(5) is None
     window = it.begin_window(4)
     assert window is not None
-    assert (window.append.start, window.hole, window.epoch) == (3, Hole(4, 5), 1)
+    assert ([append.start for append in window.appends], window.end, window.epoch) == ([2, 3], 5, 1)
     assert not it.window_due
     assert it.send_next(CONNECTION, 5) is None, "nothing else is in flight"
     assert it.window_stored(window, 4)
     assert (it.target.position, it.target.next, it.state) == (5, 5, LaneState.PIPING)
+
+
+def test_a_window_waits_for_the_batches_in_flight() -> None:
+    it = behind_a_first_hole(batch(2, 1), term=4)
+    assert not it.holds_back, "no hole is known yet"
+    before = send(it)
+    it.take(3, fetched(batch(3, 1) + marker(4)), 5)
+    assert it.holds_back and not it.window_due
+    it.answered(before.step, 0, 2)
+    assert it.window_due
+
+
+def test_a_long_window_that_fails_is_continued_where_the_tail_ends_under_a_new_epoch() -> None:
+    it = behind_a_first_hole(batch(2, 1), marker(3), batch(4, 2), marker(6), batch(7, 1), marker(8), batch(9, 1))
+    window = it.begin_window(4, holes=2)
+    assert window is not None
+    assert [(part.appends[0].start, part.hole) for part in window.parts] == [(2, Hole(3, 4)), (4, Hole(6, 7))]
+    assert [append.sequence for append in window.appends] == [1, 2]
+    assert (it.target.next, it.target.position) == (6, 2)
+    it.window_failed(window, "no answer")
+    assert it.must_recover and it.settle_s == 1.0
+    it.recovered(6, 4, 6, 1)
+    assert it.hole_due() == Hole(6, 7), "the batches have arrived, the last marker has not"
+    it.fill()
+    assert it.begin_marking(4) == 2, "late batches of the window are refused behind this marker"
+    it.filled(7, 4, 2)
+    step = send(it).step
+    assert (step.start, step.sequence, it.target.epoch) == (7, 0, 2)
+
+
+def test_a_long_window_counts_its_records_and_holes_at_once() -> None:
+    it = behind_a_first_hole(batch(2, 1), marker(3), batch(4, 2), marker(6))
+    queued, holes = it.target.queued_bytes, it.tally.hole_offsets
+    assert queued > 0
+    window = it.begin_window(4, holes=64)
+    assert window is not None and it.window_stored(window, 4)
+    assert (it.target.queued_bytes, it.tally.hole_offsets - holes, it.target.position) == (0, 2, 7)
+    assert (it.target.raised, it.target.windows) == ((4, 1), True)
 
 
 def test_a_window_never_crosses_the_barrier() -> None:
@@ -727,7 +761,7 @@ def test_a_window_never_crosses_the_barrier() -> None:
     assert not it.holds_back, "at the barrier there is no hole"
     it.barrier = 4
     window = it.begin_window(4)
-    assert window is not None and window.hole == Hole(3, 4)
+    assert window is not None and window.parts[0].hole == Hole(3, 4)
     it.window_stored(window, 4)
     assert it.at_barrier == 4
 
