@@ -139,6 +139,12 @@ _OF_LANES: tuple[_LaneRow, ...] = (
         "Offsets without a record that were made on the target.",
         lambda lane: lane.tally.hole_offsets,
     ),
+    _counters(
+        "windows_total",
+        "Stored windows, batches with the holes behind them: a short window has one hole, a long window more.",
+        ("length",),
+        lambda lane: lane.tally.windows,
+    ),
     _counter(
         "target_lost_offsets_total",
         "Offsets that the target had stored and lost (an unclean election); they are copied again.",

@@ -64,6 +64,7 @@ class Found:
 
     rounds: int = 0
     windows: int = 0
+    long_windows: int = 0
     lanes_broken: int = 0
     misplaced: int = 0
     lost: int = 0
@@ -154,14 +155,19 @@ class Owner:
         return sum(max(0, lane.target.position) for lane in self.copier.lanes.values())
 
     @property
+    def long_windows(self) -> int:
+        return sum(lane.tally.windows["long",] for lane in self.copier.lanes.values())
+
+    @property
     def broken(self) -> int:
         return sum(sum(lane.tally.retries.values()) > 0 or lane.stopped for lane in self.copier.lanes.values())
 
 
 @contextlib.asynccontextmanager
 async def owner(
-    source: KafkaCluster, target: KafkaCluster, identity: CopyIdentity, topic: str, term: int
+    source: KafkaCluster, target: KafkaCluster, identity: CopyIdentity, topic: str, term: int, fetched: int = 20_000
 ) -> AsyncIterator[Owner]:
+    """Copy a topic under a term; `fetched`: bytes of a partition in a response, the bound of a long window."""
     at_target = settings_of("target", target.bootstrap)
     async with ClusterClient(settings_of("source", source.bootstrap)) as reading, ClusterClient(at_target) as writing:
         holes = HoleMaker(writing, identity, link_uuid="u", filler=HoleFiller.MARKERS)
@@ -171,7 +177,7 @@ async def owner(
             writing,
             identity,
             holes,
-            MirrorSettings(partition_max_bytes=20_000),
+            MirrorSettings(partition_max_bytes=fetched),
             owner_term=lambda _: held[0],
         )
         copier = Copier(context)
@@ -225,14 +231,17 @@ class Round:
         async with ClusterClient(settings_of("target", self.target.bootstrap)) as client:
             identity = CopyIdentity(*await client.init_producer_id())
             with mock.patch("kmigrate.net.broker.dial", lines.dial):
-                async with owner(self.source, self.target, identity, self.topic, 1) as first:
+                fetched = self.dice.choice((1_000, 3_000, 20_000))
+                async with owner(self.source, self.target, identity, self.topic, 1, fetched) as first:
                     moment = self.dice.randrange(20, 6 * self.transactions)
                     await until(lambda: first.positions >= moment, "the moment of the fault")
                     await self._fail(client, lines, identity, first, found)
                     found.lanes_broken += first.broken
+                    found.long_windows += first.long_windows
                 async with owner(self.source, self.target, identity, self.topic, 9) as last:
                     await self._finished(client, last)
                     found.lanes_broken += last.broken
+                    found.long_windows += last.long_windows
         lines.close()
         found.rounds += 1
         found.faults[self.fault] += 1
@@ -253,6 +262,7 @@ class Round:
                 lines.release()
                 await asyncio.sleep(0.3)
                 found.lanes_broken += second.broken
+                found.long_windows += second.long_windows
             lines.relayed = True
         elif self.fault == "size":
             await asyncio.to_thread(self._limit, "1")

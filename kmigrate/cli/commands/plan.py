@@ -49,6 +49,7 @@ _HOUR_STRETCHES = 3
 """Stretches read of a partition's last hour."""
 _LONG_S = 60.0
 """Seconds of filling below which a note about holes is not worth printing."""
+_MIN_INSYNC = "min.insync.replicas"
 _STYLES = {"identical": "green", "mapped": "cyan"}
 
 
@@ -145,7 +146,10 @@ async def plan(
                 groups = ", ".join(readers[name])
                 notes.append(f"groups that read it and are not mirrored would lose their position: {groups}")
             compacted = "compact" in values.get("cleanup.policy", "")
-            asked = _Asked(start, offsets, rate, compacted, stretches, record.settings, round_trip_s, configs_of)
+            in_sync = await _min_insync(connections.target, name, values)
+            asked = _Asked(
+                start, offsets, rate, compacted, stretches, record.settings, round_trip_s, in_sync, configs_of
+            )
             rows.append(await _forecast(connections, record.name, source, known.get(name), name, asked, notes))
         json = {
             "link": record.name,
@@ -183,6 +187,8 @@ class _Asked:
     settings: LinkSettings
     round_trip_s: float
     """Seconds of a round trip to the target."""
+    min_insync: int
+    """`min.insync.replicas` of the topic on the target."""
     configs_of: verbs.ConfigsOf
     """Function that returns the configs with which the mirror would create a topic."""
 
@@ -195,6 +201,14 @@ async def _round_trip_s(target: ClusterClient) -> float:
         await target.refresh([])
         found.append(monotonic() - began)
     return min(found)
+
+
+async def _min_insync(target: ClusterClient, name: str, configs: Mapping[str, str]) -> int:
+    """Return `min.insync.replicas` of the target's topic; of a topic to be created, the source's value."""
+    from kmigrate.mirror.copy.min_insync import read_min_insync
+
+    known = (await read_min_insync(target, [name])).get(name)
+    return known if known is not None else min(int(configs.get(_MIN_INSYNC, 1)), len(target.metadata.brokers))
 
 
 async def _forecast(
@@ -249,11 +263,10 @@ async def _forecast(
     seen = [await sample(source, name, p, begin[p], ends[name, p].offset, stretches=asked.stretches) for _, p in keys]
     size, holes = sum(each.bytes for each in seen), sum(each.holes for each in seen)
     copying = size / (asked.rate * 1e6)
-    filling = 0.0 if mapped else filling_s(seen, asked.round_trip_s)
+    filling = 0.0 if mapped else filling_s(seen, asked.round_trip_s, long=asked.min_insync == 1)
     notes += left.notes
     if filling > max(copying, _LONG_S):
-        way_out = "" if known is not None else "; --offsets mapped leaves them out"
-        notes.append(f"holes, mostly of transactions, take {filling:,.0f} s of it{way_out}")
+        notes.append(_of_holes(asked, filling) + ("" if known is not None else "; --offsets mapped leaves them out"))
     if not mapped and holes:
         notes.append(f"holes are filled with control markers, which bear the time of the copy: {AT_THE_TARGET}")
     return replace(
@@ -268,6 +281,13 @@ async def _forecast(
         notes=tuple(notes),
         hourly_bytes=await _hourly_bytes(source, name, {p: ends[name, p].offset for _, p in keys}, asked),
     )
+
+
+def _of_holes(asked: _Asked, filling_s: float) -> str:
+    """Return a note about the time that holes take, and the way in which they are filled."""
+    of_one = f"each a round trip of {asked.round_trip_s * 1000:.1f} ms, as min.insync.replicas is {asked.min_insync}"
+    way = "up to 64 of a partition in a round trip, as min.insync.replicas is 1" if asked.min_insync == 1 else of_one
+    return f"holes, mostly of transactions, take {filling_s:,.0f} s of it: {way} on the target"
 
 
 async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int], asked: _Asked) -> int:

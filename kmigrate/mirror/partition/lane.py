@@ -717,6 +717,7 @@ class Lane:
             self.target.queued_bytes -= len(append.view)
         *passed, last = (part.hole for part in window.parts)
         self.tally.hole_offsets += sum(hole.end - hole.start for hole in passed)
+        self.tally.windows["long" if passed else "short",] += 1
         self._arrive(last.start)
         self.filled(last.end, term)
         return True

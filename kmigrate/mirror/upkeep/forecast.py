@@ -16,6 +16,7 @@ from kmigrate.cluster.fetch import fetch_one
 from kmigrate.cluster.log_probes import has_wide_gap
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.partition.steps import Append, Hole, read_steps
+from kmigrate.mirror.partition.window import LONG
 from kmigrate.model.link_settings import LinkSettings
 from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import row
@@ -29,8 +30,8 @@ _AT_ONCE = 16
 """Number of partitions that are probed for gaps at the same time."""
 _MOST_PROBES = 2_000
 """Maximum number of probes for a topic not compacted now; each makes the source read from disk, perhaps last year's."""
-_HOLE_S = 0.002
-"""Seconds that broker and mirror take for a run of holes, beside two round trips (`make bench-holes`)."""
+_HOLE_S, _LONG_HOLE_S = 0.002, 0.001
+"""Seconds of broker and mirror for a run of holes, singly and in a long window, beside round trips (`bench-holes`)."""
 _HOLES_RATE = 2_000
 """Number of runs of holes per second that a broker and a mirror process fill, over many partitions together."""
 
@@ -81,10 +82,14 @@ class Sample:
     """Number of runs of contiguous hole offsets, each filled at once; an estimate if `exact` is false."""
 
 
-def filling_s(samples: Collection[Sample], round_trip_s: float) -> float:
-    """Return the seconds for a topic's holes: those of a partition in sequence, of different partitions in parallel."""
+def filling_s(samples: Collection[Sample], round_trip_s: float, *, long: bool = False) -> float:
+    """Return the seconds for a topic's holes: those of a partition in sequence, of different partitions in parallel.
+
+    `long`: windows may have many holes (`partition/lane.py`, O).
+    """
     longest = max((each.runs for each in samples), default=0)
-    return max(longest * (_HOLE_S + 2 * round_trip_s), sum(each.runs for each in samples) / _HOLES_RATE)
+    each_s = _LONG_HOLE_S + round_trip_s / LONG if long else _HOLE_S + round_trip_s
+    return max(longest * each_s, sum(each.runs for each in samples) / _HOLES_RATE)
 
 
 async def sample(

@@ -119,6 +119,7 @@ def planned(
         stretches=10,
         settings=LinkSettings(),
         round_trip_s=0.001,
+        min_insync=2,
         configs_of=no_configs,
     )
     cluster = cast("Any", Cluster(source, time=time))

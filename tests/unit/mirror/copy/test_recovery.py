@@ -161,19 +161,45 @@ def test_a_lane_whose_broker_cannot_be_asked_says_so_and_asks_again(
     assert (lane.target.position, len(calls)) == (0, 2)
 
 
-def recovered(monkeypatch: pytest.MonkeyPatch, end: int, ours: bytes, theirs: bytes) -> Lane:
-    """Return a lane of a process that has just started.
+class Source:
+    """A source that holds these offsets."""
 
-    `ours` are the last batches of the target, `theirs` those of the source.
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+
+    async def log_start(self, key: tuple[str, int]) -> LogOffset:
+        return LogOffset(0, self.start, 0)
+
+    async def list_offsets(self, wanted: Any) -> dict[tuple[str, int], LogOffset]:
+        return dict.fromkeys(wanted, LogOffset(0, self.end, 0))
+
+
+def recovered(
+    monkeypatch: pytest.MonkeyPatch,
+    end: int,
+    ours: bytes,
+    theirs: bytes,
+    *,
+    epoch: int = 0,
+    position: int = -1,
+    start: int = 0,
+) -> Lane:
+    """Return a lane of a process that has just started, or that has lost its `position`.
+
+    `ours` are the last batches of the target, `theirs` those of the source from `start` on.
     """
     lane = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
-    target, source = object(), object()
+    target, source = object(), Source(start, end)
+    if position >= 0:
+        lane.recovered(position, 1, position, epoch)
+        lane.fill_failed("no answer", unknown=False)
 
     async def look(*_: Any, **__: Any) -> LogTail:
-        return LogTail(end, 1, end)
+        return LogTail(end, 1, end, epoch)
 
     async def batches(client: object, *_: Any) -> list[Batch]:
-        return list(walk(memoryview(bytearray(ours if client is target else theirs))))
+        found = walk(memoryview(bytearray(ours if client is target else theirs)))
+        return [each for each in found if not each.is_control]
 
     recovery = Recovery(context(cast("Any", source), cast("Any", target)), cast("Any", None))
     monkeypatch.setattr(module, "read_tail", look)
@@ -248,3 +274,32 @@ def test_a_batch_that_is_not_the_sources_is_known_by_its_bytes_and_its_times(
 ) -> None:
     lane = recovered(monkeypatch, 2, batch(0, 2, producer=77, text=record(0) + record(1)), theirs)
     assert lane.report.problem.startswith("diverged: t-0 holds another record at offset ")
+
+
+MARKER = CONTROL | TRANSACTIONAL
+
+
+def one(offset: int, *, value: bytes = b"v") -> bytes:
+    return batch(offset, 1, producer=77, text=record(0, value=value))
+
+
+@pytest.mark.parametrize("position", [-1, 0, 4])
+def test_a_shift_by_a_marker_that_a_long_window_lacks_stops_the_partition(
+    monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
+    """The source has markers at 1, 3 and 5; the second marker was refused, and the third batch was stored."""
+    theirs = one(0) + batch(1, 1, attributes=MARKER) + one(2) + batch(3, 1, attributes=MARKER)
+    theirs += one(4) + batch(5, 1, attributes=MARKER)
+    shifted = one(0) + one(2) + one(3)
+    found = recovered(monkeypatch, 4, shifted, theirs, epoch=1, position=position)
+    if position == 4:
+        assert not found.stopped, "what was confirmed before is not compared again"
+    else:
+        assert found.report.problem.startswith("diverged: t-0 holds a record at offset 3 on the target that the source")
+    right = one(0) + one(2) + one(4)
+    assert recovered(monkeypatch, 5, right, theirs, epoch=1, position=position).target.position == 5
+
+
+def test_records_that_the_source_has_deleted_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = batch(3, 1, attributes=MARKER) + one(4)
+    assert recovered(monkeypatch, 5, one(2, value=b"gone") + one(4), theirs, epoch=1, start=3).target.position == 5

@@ -1,10 +1,10 @@
-"""A window is a batch and the hole behind the batch in one round trip; no marker is ever written without its batch."""
+"""A window is batches and the holes behind them in one round trip; no marker is ever written without its batch."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from kmigrate.mirror.copy import markers
 from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.markers import marker_purpose
+from kmigrate.mirror.copy.min_insync import MinInsync
 from kmigrate.mirror.copy.windows import WindowSender
 from kmigrate.mirror.partition.lane import Lane
 from kmigrate.mirror.partition.transitions import LaneState
@@ -134,6 +135,89 @@ def test_partitions_of_a_leader_share_the_requests() -> None:
         await turns()
         assert [kind for kind, _ in it.broker.requests] == ["PRODUCE", "WRITE_TXN_MARKERS", "LIST_OFFSETS"]
         assert [(it.kinds(lane), lane.target.position) for lane in it.lanes] == [("DMDM", 4)] * 3
+
+    run(scene)
+
+
+class _Long:
+    """A target on which every topic may be sent long windows."""
+
+    def is_one(self, topic: str) -> bool:
+        return True
+
+
+def long_windows(it: Scene) -> None:
+    it.holes._min_insync = cast("MinInsync", _Long())
+
+
+def test_a_long_window_takes_a_single_question_for_the_log_end() -> None:
+    async def scene() -> None:
+        it = Scene(2)
+        lane, neighbour = (await it.begin(), it.lanes[1])
+        long_windows(it)
+        for _ in range(3):
+            read(lane, 2)
+        read(neighbour, 1, holes=2)
+        for each in it.lanes:
+            it.sender.send(each)
+        await turns()
+        kinds = [kind for kind, _ in it.broker.requests]
+        assert kinds == ["PRODUCE", "WRITE_TXN_MARKERS"] * 3 + ["LIST_OFFSETS"]
+        assert (it.kinds(lane), it.kinds(neighbour)) == ("DMDDMDDMDDM", "DMDMM")
+        assert (lane.target.position, neighbour.target.position) == (11, 5)
+        assert (lane.tally.copies.records, lane.target.queued_bytes) == (6, 0)
+        assert {fence for key, _, fence in it.broker.marked if key == lane.key} == {TERM << 10}, "all are known"
+
+    run(scene)
+
+
+def test_a_refused_batch_in_a_long_window_is_the_end_of_the_window() -> None:
+    async def scene() -> None:
+        it = Scene()
+        lane = await it.begin()
+        long_windows(it)
+        for _ in range(3):
+            read(lane, 1)
+        produced: list[int] = []
+
+        def refuse_second(key: int) -> None:
+            produced.append(key)
+            if produced.count(0) == 2:
+                it.broker.log(*lane.key).refusal = Code.MESSAGE_TOO_LARGE
+
+        it.broker.before = refuse_second
+        it.sender.send(lane)
+        await turns()
+        assert it.kinds(lane) == "DMDM"
+        assert (lane.state, lane.target.unknown, lane.target.position) == (LaneState.LOST, True, 2)
+        lane.recovered(4, it.broker.log(*lane.key).next_sequence or 0, 3, 1)
+        lane.saw_end(monotonic())
+        it.broker.log(*lane.key).refusal = 0
+        it.broker.before = lambda _: None
+        it.send(lane)
+        assert (it.kinds(lane), lane.begin_marking(TERM)) == ("DMDMD", 2), "the old connection's batches are late"
+
+    run(scene)
+
+
+def test_a_marker_that_is_refused_within_a_long_window_is_an_unknown_outcome() -> None:
+    async def scene() -> None:
+        it = Scene()
+        lane = await it.begin()
+        long_windows(it)
+        for _ in range(2):
+            read(lane, 1)
+
+        def refuse_first(key: int) -> None:
+            marked = [kind for kind, _ in it.broker.requests].count("WRITE_TXN_MARKERS")
+            it.broker.markers_error = Code.NOT_ENOUGH_REPLICAS if marked == 1 else 0
+
+        it.broker.before = refuse_first
+        it.sender.send(lane)
+        await turns()
+        assert it.kinds(lane) == "DMDDM", "the second batch stands where the marker belongs"
+        assert (lane.state, lane.target.unknown, lane.target.doubtful) == (LaneState.LOST, True, True)
+        assert "target-few-replicas" in lane.report.trouble
 
     run(scene)
 

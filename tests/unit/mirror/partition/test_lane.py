@@ -753,6 +753,7 @@ def test_a_long_window_counts_its_records_and_holes_at_once() -> None:
     assert window is not None and it.window_stored(window, 4)
     assert (it.target.queued_bytes, it.tally.hole_offsets - holes, it.target.position) == (0, 2, 7)
     assert (it.target.raised, it.target.windows) == ((4, 1), True)
+    assert it.tally.windows == {("long",): 1}
 
 
 def test_a_window_never_crosses_the_barrier() -> None:

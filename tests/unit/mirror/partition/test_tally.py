@@ -192,6 +192,7 @@ def test_every_metric_of_a_link_is_shown_by_its_partitions_and_gone_with_its_eng
     meter.watch(it)
     it.tally.copied(sent.step, now_ms())
     it.tally.retried(Asked.FETCH, "source-denied")
+    it.tally.windows["long",] += 1
     meter.lanes, meter.announced_at = {it.key: it}, 0.0
     meter.direct_writes = lambda: {('odd "topic"', "3"): [7.0, 2.0]}
     meter.free_bytes = lambda: {("2", "/data"): 5_000}

@@ -103,5 +103,6 @@ def test_a_partitions_holes_wait_for_each_other_and_those_of_many_partitions_for
     near, far = 0.0, 0.010
     assert filling_s([], far) == 0
     assert filling_s([Sample(0, True, 0, 1_000), Sample(0, True, 0, 10)], near) == pytest.approx(2.0)
-    assert filling_s([Sample(0, True, 0, 1_000), Sample(0, True, 0, 10)], far) == pytest.approx(22.0)
+    assert filling_s([Sample(0, True, 0, 1_000), Sample(0, True, 0, 10)], far) == pytest.approx(12.0)
+    assert filling_s([Sample(0, True, 0, 1_280)], far, long=True) == pytest.approx(1.48)
     assert filling_s([Sample(0, True, 0, 1_000)] * 10, near) == pytest.approx(5.0)
