@@ -45,7 +45,7 @@ class Tally:
 
     read_bytes: int = 0
     hole_offsets: int = 0
-    windows: Counter[tuple[str]] = field(default_factory=Counter)
+    windows: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Number of stored windows, by `short` (a single hole) and `long`."""
     lost_offsets: int = 0
     """Number of offsets that were on the target and are gone from there; they are copied again."""
