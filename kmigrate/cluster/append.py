@@ -79,7 +79,7 @@ async def read_tail(
         found = await _scan(client, topic, partition, producer_id, start, end, deadline)
         last, end, marked_epoch = found.last, found.end, found.marked_epoch
         if found.foreign is not None and (last is not None or start == begin):
-            raise _foreign(topic, partition, found.foreign)
+            raise _foreign(client.settings.name, (topic, partition), found.foreign)
         if last is not None:
             sequence = 0 if marked_epoch > last.producer_epoch else next_sequence(last.last_sequence, 1)
             return LogTail(end, sequence, last.next_offset, max(marked_epoch, last.producer_epoch))
@@ -174,10 +174,11 @@ async def _scan(
     return _Scanned(last, foreign, marked_epoch, at)
 
 
-def _foreign(topic: str, partition: int, batch: Batch) -> Diverged:
+def _foreign(cluster: str, key: Key, batch: Batch) -> Diverged:
+    topic, partition = key
     return Diverged(
         "foreign-writer",
-        f"{topic}-{partition} on the target holds a batch of producer {batch.producer_id} at offset "
+        f"{topic}-{partition} at cluster {cluster} holds a batch of producer {batch.producer_id} at offset "
         f"{batch.base_offset}, behind the mirror's own",
         still_true="the mirror wrote nothing after it; the source is untouched",
         next_step="stop the writer that does not go through a router; see docs/mirror.md",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from math import inf
 
@@ -22,11 +22,12 @@ from kmigrate.mirror.copy.context import CopyContext, MapStore
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic, mirrored_topic
 from kmigrate.mirror.copy.disks import DiskGauge
 from kmigrate.mirror.copy.holes import HoleMaker
-from kmigrate.mirror.copy.lanes import progress_of, target_losses
+from kmigrate.mirror.copy.lanes import Lanes, progress_of, target_losses
 from kmigrate.mirror.copy.throttle import part_of_limit
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition.lane import Key, Lane
+from kmigrate.mirror.reverse import ReverseCopy
 from kmigrate.mirror.settings import OLD_MS
 from kmigrate.mirror.sharing.lease import Lease
 from kmigrate.mirror.sharing.membership import Membership
@@ -37,7 +38,7 @@ from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.mirror.upkeep.source_changes import Upkeep
 from kmigrate.mirror.upkeep.stops import StopKeeper
 from kmigrate.mirror.upkeep.topics import TopicMaker
-from kmigrate.model.lifecycle import COPIED
+from kmigrate.model.eras import Direction, Era, era_of
 from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk
 from kmigrate.model.presences import FencedProgress, MirrorPresence
 from kmigrate.model.records import AssignmentRecord, LeaseRecord, TopicRecord, topic_key
@@ -75,6 +76,13 @@ class MirrorEngine:
         self._maker = TopicMaker(link, lambda: link.link_settings)
         self._maps = OffsetMaps(link.target)
         self._copier: Copier | None = None
+        self._reverse = ReverseCopy(
+            link,
+            owner_term=self._owner_term,
+            is_free=lambda key: self._copier is None or not self._copier.holds(key),
+            on_move=self._moved,
+            on_begin=self._assign_again,
+        )
         self._holes: HoleMaker | None = None
         self._gauge: DiskGauge | None = None
         self._lease_holder: LeaseHolder | None = None
@@ -92,8 +100,8 @@ class MirrorEngine:
         self._announced_at = -inf
         """Time of the last full presence, or of the last attempt."""
         self._reported_barriers: dict[tuple[str, int], int] = {}
-        self._topics: dict[str, tuple[_Follows, MirroredTopic]] = {}
-        """The topics that the copier was last given, by name."""
+        self._topics: dict[str, tuple[_Follows, Direction, MirroredTopic]] = {}
+        """The topics that the copiers were last given, by name."""
         self.meter = LinkMeter(link.source.settings.name, link.target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
         self.meter.direct_writes = self._direct_writes
@@ -110,7 +118,7 @@ class MirrorEngine:
 
     async def _leave(self) -> None:
         """Announce that this process's share is free, and release the lease."""
-        if self._late_writes:
+        if self._late_writes or self._reverse.late_writes:
             return
         try:
             async with asyncio.timeout(2):
@@ -142,7 +150,7 @@ class MirrorEngine:
         link = self._link.record
         if link is None or link.copy is None:
             return
-        settings = self._link.settings
+        settings, lanes = self._link.settings, Lanes()
         self._holes = HoleMaker(
             self._link.target,
             link.copy,
@@ -150,6 +158,7 @@ class MirrorEngine:
             filler=settings.hole_filler,
             windows=settings.windows,
             long_windows=settings.long_windows,
+            producer_of=lanes.producer_of,
         )
         context = CopyContext(
             self._link.source,
@@ -163,9 +172,11 @@ class MirrorEngine:
             pipelining=not forgets,
             request_limit=await request_limit(self._link.target, self._link.target_admin),
             late_writes=self._late_writes,
+            is_free=lambda key: not self._reverse.holds(key),
             on_move=self._moved,
             meter=self.meter,
             is_routed=lambda producer: self._link.state.is_routed(self._link.name, *producer),
+            lanes=lanes,
         )
         copier = Copier(context)
         age = 0 if forgets else OLD_MS
@@ -180,12 +191,14 @@ class MirrorEngine:
         try:
             await together(
                 copier.run(),
+                self._reverse.run(),
                 self._stops.run(copier.lanes),
                 DirectLog(self._link.log, self._link.name).run(copier.direct),
                 self._follow(copier),
                 self._lead(copier, aligner),
             )
         finally:
+            self._reverse.close()
             if self._applied >= 0:  # else the copier was given nothing yet
                 self._late_writes = copier.late_writes
             self._copier = None
@@ -249,36 +262,69 @@ class MirrorEngine:
                 self._apply(state, copier)
             await self._link.log.changed(1.0)
 
+    def _assign_again(self) -> None:
+        """Assign partitions to the copiers, one of which is new."""
+        if self._copier is not None:
+            self._apply(self._link.state, self._copier)
+
     def _apply(self, state: State, copier: Copier) -> None:
-        known = {lane.topic for lane in copier.lanes.values()}
-        records = [record for record in state.topics(self._link.name) if record.phase in COPIED]
-        self._topics = {record.topic: self._topic(state, record) for record in records}
+        link = state.link(self._link.name)
+        eras = self._eras(state)
+        self._topics = {record.topic: self._topic(state, record, era) for record, era in eras}
         self._reported_barriers = {
             key: barrier for key, barrier in self._reported_barriers.items() if key[0] in self._topics
         }
-        mirrored = [
-            topic for _, topic in self._topics.values() if topic.starts or self._lease.held or topic.topic in known
-        ]
-        copier.assign(mirrored)
-        link, all_partitions = state.link(self._link.name), sum(len(record.starts) for record in records)
-        copier.limit(part_of_limit(link.throttle, sum(len(t.starts) for t in mirrored), all_partitions) if link else 0)
+        copiers = {Direction.FORWARD: copier, Direction.BACK: self._reverse.copier}
+        mirrored = self._assign({direction: each for direction, each in copiers.items() if each is not None})
+        all_partitions = sum(len(era.starts) for _, era in eras)
+        for direction, each in copiers.items():
+            if each is not None and link is not None:
+                ours = sum(len(topic.starts) for topic in mirrored[direction])
+                each.limit(part_of_limit(link.throttle, ours, all_partitions))
         self._applied = state.epoch
         assignment = state.assignment(self._link.name)
         before, self._generation = self._generation, assignment.generation if assignment is not None else -1
-        urgent = any(topic.urgent for topic in mirrored)
+        urgent = any(topic.urgent for topics in mirrored.values() for topic in topics)
         self._urgent = self._urgent or urgent
         self._full = self._full or not urgent or self._generation != before
         self._news.set()
 
-    def _topic(self, state: State, record: TopicRecord) -> tuple[_Follows, MirroredTopic]:
+    def _eras(self, state: State) -> list[tuple[TopicRecord, Era]]:
+        """Return the topics that are copied, with the era of each copy; a copy without a producer id has not begun."""
+        link = state.link(self._link.name)
+        records = state.topics(self._link.name)
+        eras = [(record, era_of(record, link.copy if link is not None else None)) for record in records]
+        return [(record, era) for record, era in eras if era is not None and (era.is_first or era.identity)]
+
+    def _assign(self, copiers: Mapping[Direction, Copier]) -> Mapping[Direction, list[MirroredTopic]]:
+        """Assign this process's partitions to the copiers; return the topics by direction.
+
+        First each copier ends the lanes of topics that go the other way now, so that the other copier may begin.
+        """
+        mirrored: dict[Direction, list[MirroredTopic]] = {}
+        for direction, copier in copiers.items():
+            known = {lane.topic for lane in copier.lanes.values()}
+            mirrored[direction] = [
+                topic
+                for _, of_topic, topic in self._topics.values()
+                if of_topic is direction and (topic.starts or self._lease.held or topic.topic in known)
+            ]
+            if len(copiers) > 1:
+                copier.keep({topic.topic for topic in mirrored[direction]})
+        for direction, copier in copiers.items():
+            copier.assign(mirrored[direction])
+        return mirrored
+
+    def _topic(self, state: State, record: TopicRecord, era: Era) -> tuple[_Follows, Direction, MirroredTopic]:
         """Return the facts that a topic's copy follows from, and the copier's view; the same object while unchanged."""
         lease = state.lease(self._lease.what)
         follows = record, state.assignment(self._link.name), lease
         before = self._topics.get(record.topic)
         if before is not None and before[0] == follows:
             return before
-        ours = {p: start for p, start in record.starts.items() if owner_of(state, record, p) == self._link.instance}
-        return follows, mirrored_topic(record, ours, lease.term if lease is not None else 0)
+        ours = {p: start for p, start in era.starts.items() if owner_of(state, record, p) == self._link.instance}
+        term = lease.term if lease is not None else 0
+        return follows, era.direction, mirrored_topic(record, era, ours, term)
 
     def _owner_term(self, key: tuple[str, int]) -> int:
         """Return the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""
@@ -342,7 +388,7 @@ class MirrorEngine:
             self._urgent = self._full = False
             if full:
                 self._announced_at = now
-            if self._copier is not None or not self._late_writes:
+            if self._copier is not None or not (self._late_writes or self._reverse.late_writes):
                 await self._send(now, self._presence() if full else fenced)
             await self._until_due(now)
 
@@ -373,17 +419,23 @@ class MirrorEngine:
 
     def _presence_ms(self) -> int:
         """Return the interval of full presences: longer for more partitions, but so short that writing never pauses."""
-        many = self._copier is not None and len(self._copier.lanes) > _MANY
+        many = sum(len(copier.lanes) for copier in self._copiers()) > _MANY
         return min(self._link.settings.presence_ms * (2 if many else 1), round(600 * self._membership.sure_s))
 
+    def _copiers(self) -> list[Copier]:
+        """Return the copiers of both directions, as far as they exist."""
+        return [copier for copier in (self._copier, self._reverse.copier) if copier is not None]
+
+    def _lanes(self) -> Iterator[Lane]:
+        for copier in self._copiers():
+            yield from copier.lanes.values()
+
     def _fenced(self) -> FencedProgress:
-        lanes = self._copier.lanes.values() if self._copier is not None else ()
-        topics = progress_of(lane for lane in lanes if lane.urgent)
+        topics = progress_of(lane for lane in self._lanes() if lane.urgent)
         return FencedProgress(self._link.instance, self._link.name, self._applied, topics)
 
     def _presence(self) -> MirrorPresence:
-        copier = self._copier
-        topics = progress_of(copier.lanes.values()) if copier is not None else {}
+        copier, topics = self._copier, progress_of(self._lanes())
         return MirrorPresence(
             instance=self._link.instance,
             link=self._link.name,
@@ -399,7 +451,7 @@ class MirrorEngine:
             said_ms=steady_ms(),
             let_go=self._released_epoch(topics),
             disk=self._gauge.use if self._gauge is not None else None,
-            disk_low=copier.disks.low if copier is not None else "",
+            disk_low=" ".join(filter(None, (each.disks.low for each in self._copiers()))),
         )
 
     def _released_epoch(self, copied: Collection[str]) -> int:
@@ -410,7 +462,7 @@ class MirrorEngine:
         state, holder, upkeep = self._link.state, self._lease_holder, self._upkeep
         forgotten = {topic.key for topic in state.topics(self._link.name, forgotten=True) if topic.forgotten_ms}
         forgotten |= {group.key for group in state.groups(self._link.name, forgotten=True) if group.forgotten_ms}
-        leaving = self._copier.leaving if self._copier is not None else ()
+        leaving = {topic for copier in self._copiers() for topic in copier.leaving}
         under_way = {topic_key(self._link.name, topic) for topic in (*copied, *leaving)}
         for each in (holder, upkeep):
             under_way |= each.working if each is not None else set()
@@ -429,16 +481,16 @@ class MirrorEngine:
     def _notes(self) -> tuple[str, ...]:
         """Return the notes that concern no single topic."""
         upkeep = self._upkeep.notes if self._upkeep is not None else ()
-        trouble = self._copier.trouble if self._copier is not None else ""
-        lost = target_losses(self._copier.lanes.values()) if self._copier is not None else ()
+        troubles = [self._reverse.trouble, *(copier.trouble for copier in self._copiers())]
+        lost = target_losses(self._lanes())
         name = self._link.target.settings.name
         forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""
         strays = self._maps.strays.text(MAP_TOPIC)
-        unwatched = self._copier.disks.unwatched if self._copier is not None else ""
+        unwatched = [copier.disks.unwatched for copier in self._copiers()]
         apart = _apart_text(self._holes.slow_brokers if self._holes is not None else (), name)
         contradictions = self._link.contradictions(self._link.link_settings).values()
         differs = [f"link-settings-differ: {text}; the link's setting counts" for text in contradictions]
-        return (*upkeep, *filter(None, (trouble, forgets, strays, unwatched, apart)), *lost, *differs)
+        return (*upkeep, *filter(None, (*troubles, forgets, strays, *unwatched, apart)), *lost, *differs)
 
 
 def _apart_text(brokers: Collection[int], target: str) -> str:

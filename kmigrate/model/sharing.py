@@ -27,8 +27,9 @@ def lease_of(link: str) -> str:
 
 
 def by_spark(record: TopicRecord) -> bool:
-    """Return whether Spark's tasks copy a topic now: promotes and mapped topics are the daemon's in any case."""
-    return record.engine is CopyEngine.SPARK and record.phase is TopicPhase.MIRRORING and not record.mapped
+    """Return whether Spark's tasks copy a topic now; the daemon copies in a promote, after a rollback and to a map."""
+    of_daemon = record.mapped or bool(record.resumed)
+    return record.engine is CopyEngine.SPARK and record.phase is TopicPhase.MIRRORING and not of_daemon
 
 
 def assigned(assignment: AssignmentRecord | None, topic: str, partition: int) -> str:

@@ -51,15 +51,16 @@ class Marks(NamedTuple):
     markers: int
     epoch: int
     coordinator_epoch: int
+    producer_id: int
 
 
-def encode_markers(producer_id: int, marks: Iterable[Marks]) -> list[Buffer]:
-    """Return the body of a WriteTxnMarkers request; partitions with equal epochs share a marker of the request."""
-    shared: dict[tuple[int, int], list[Marks]] = {}
+def encode_markers(marks: Iterable[Marks]) -> list[Buffer]:
+    """Return the body of a WriteTxnMarkers request; partitions with equal ids and epochs share a marker."""
+    shared: dict[tuple[int, int, int], list[Marks]] = {}
     for mark in marks:
-        shared.setdefault((mark.epoch, mark.coordinator_epoch), []).append(mark)
+        shared.setdefault((mark.producer_id, mark.epoch, mark.coordinator_epoch), []).append(mark)
     out: list[bytes] = []
-    for (epoch, coordinator_epoch), each in shared.items():
+    for (producer_id, epoch, coordinator_epoch), each in shared.items():
         head = _MARKER_HEAD.pack(producer_id, epoch, True)
         tail = I32.pack(coordinator_epoch) + b"\0"
         most = max(mark.markers for mark in each)

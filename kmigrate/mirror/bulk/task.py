@@ -25,6 +25,7 @@ from kmigrate.mirror.partition.lane import Key
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.sharing.membership import Membership
 from kmigrate.mirror.upkeep.stops import StopKeeper
+from kmigrate.model.eras import Direction, Era
 from kmigrate.model.lifecycle import COPIED
 from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
@@ -106,6 +107,7 @@ class BulkTry:
         self._applied = -1
         self._trouble = ""
         link, identity = self._activated()
+        self._identity = identity
         context = CopyContext(
             source,
             target,
@@ -177,7 +179,8 @@ class BulkTry:
                 ends = {p: end for (topic, p), end in self._ends.items() if topic == record.topic and ours}
                 starts = {p: start for p, start in record.starts.items() if p in ends}
                 barriers = {p: ends[p] for p in starts if ends[p] != ENDLESS}
-                mirrored.append(replace(mirrored_topic(record, starts, 0), barriers=barriers))
+                era = Era(Direction.FORWARD, self._identity, record.starts, is_first=True)
+                mirrored.append(replace(mirrored_topic(record, era, starts, 0), barriers=barriers))
         self.copier.assign(mirrored)
         link = state.link(self._job.link)
         limits = [self._job.throttle, part_of_limit(link.throttle, len(self._ends), partitions) if link else 0]

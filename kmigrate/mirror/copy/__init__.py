@@ -12,6 +12,7 @@ windows       batches that leave together with the hole behind them
 min_insync    the topics that may be sent long windows
 window_probe  the probe of a broker that may be sent windows
 recovery      a partition's position, holes and offset map, from the target's own log
+foreign       the search for other writers of a topic that is copied back
 request_size  the adaptive size of requests and responses
 throttle      the link's limit in bytes per second
 disks         free room on the target's disks, and the decision whether the copy waits

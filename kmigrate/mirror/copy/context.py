@@ -35,6 +35,7 @@ class CopyContext:
     source: ClusterClient
     target: ClusterClient
     identity: CopyIdentity
+    """Producer id of the topics that have no producer id of their own."""
     holes: HoleMaker
     settings: MirrorSettings
     link_settings: Callable[[], LinkSettings] = LinkSettings
@@ -46,6 +47,8 @@ class CopyContext:
     request_limit: int = 100 << 20
     late_writes: Collection[Key] = ()
     """The previous copier's `late_writes`."""
+    is_free: Callable[[Key], bool] = lambda _: True
+    """Tells whether no other copier of this process may still write to a partition."""
     is_routed: Callable[[Producer], bool] = lambda _: False
     """Tells whether a producer id and epoch belong to a routed transactional producer."""
     on_move: Callable[[Lane], None] = lambda _: None

@@ -7,7 +7,7 @@ its lane, starts recovery and holes, and checks that both clusters still show th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -27,14 +27,17 @@ from kmigrate.mirror.partition.direct_writers import DirectSeen
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.mirror.partition.mapped import MappedLane
 from kmigrate.mirror.partition.reactions import Asked, Found, reaction_to
-from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicPhase
-from kmigrate.model.records import TopicRecord
+from kmigrate.model.eras import Direction, Era
+from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, ROLLBACK_BEHIND_FENCE, ROLLING_BACK, TopicPhase
+from kmigrate.model.records import CopyIdentity, TopicRecord, WayBack
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner, together
 
 __all__ = ["Copier", "MirroredTopic", "mirrored_topic"]
 
+_NO_DIRECT = 1 << 62
+"""Log end of a topic that is copied back: no batch at the target is a direct writer's."""
 _LOOK_GAP_S = 0.1
 """Minimum pause between looks, which delay the copy: each of a new leader's thousand refusals calls for a look."""
 
@@ -66,25 +69,34 @@ class MirroredTopic:
     """Target offsets where the records of a mapped topic begin; None if offsets are identical."""
     began: Mapping[int, int] = field(default_factory=dict)
     """Log ends of the source when the link began to mirror the topic."""
+    identity: CopyIdentity | None = None
+    """Producer id of the topic's copy; None: the copier's."""
+    is_first_era: bool = True
+    """True before the first change of direction: only kmigrate has written to the log since the copy began."""
 
     @property
-    def copy(self) -> tuple[str, str, bool]:
+    def copy(self) -> tuple[object, ...]:
         """The copy's identity; another identity begins anew, even if a process slept through the removal in between."""
-        return self.source_topic_id, self.target_topic_id, self.target_starts is None
+        return self.source_topic_id, self.target_topic_id, self.target_starts is None, self.identity
 
 
-def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) -> MirroredTopic:
-    """Return the facts of a topic's record for the partitions that this process shall copy."""
+def mirrored_topic(record: TopicRecord, era: Era, starts: Mapping[int, int], term: int) -> MirroredTopic:
+    """Return the facts of a topic's record for the partitions that this process shall copy, in the era's direction.
+
+    For a copy back, the source of the copy is the link's target.
+    """
+    if era.direction is Direction.BACK and record.way_back is not None:
+        return _copied_back(record, record.way_back, era, starts)
     fenced = record.phase is TopicPhase.FENCED
     return MirroredTopic(
         topic=record.topic,
         source_topic_id=record.source_topic_id,
         target_topic_id=record.target_topic_id,
         starts=starts,
-        others=len(record.starts) - len(starts),
+        others=len(era.starts) - len(starts),
         term=term,
         barriers={p: barrier.offset for p, barrier in record.barrier.items()} if fenced else {},
-        compacted=record.compacted or "compact" in record.restore_configs.get("cleanup.policy", ""),
+        compacted=_has_cleaner(record),
         promoting=record.phase in PROMOTING,
         urgent=record.phase in BEHIND_FENCE,
         paused=record.paused,
@@ -92,7 +104,33 @@ def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) ->
         losses=record.losses,
         target_starts=record.target_starts if record.mapped else None,
         began=record.began,
+        identity=era.identity,
+        is_first_era=era.is_first,
     )
+
+
+def _copied_back(record: TopicRecord, way_back: WayBack, era: Era, starts: Mapping[int, int]) -> MirroredTopic:
+    fenced = record.phase is TopicPhase.ROLLBACK_FENCED
+    return MirroredTopic(
+        topic=record.topic,
+        source_topic_id=record.target_topic_id,
+        target_topic_id=record.source_topic_id,
+        starts=starts,
+        others=len(era.starts) - len(starts),
+        barriers={p: barrier.offset for p, barrier in way_back.barrier.items()} if fenced else {},
+        compacted=_has_cleaner(record),
+        promoting=record.phase in ROLLING_BACK,
+        urgent=record.phase in ROLLBACK_BEHIND_FENCE,
+        paused=record.paused,
+        stops=way_back.stops,
+        began=dict.fromkeys(starts, _NO_DIRECT),
+        identity=era.identity,
+        is_first_era=False,
+    )
+
+
+def _has_cleaner(record: TopicRecord) -> bool:
+    return record.compacted or "compact" in record.restore_configs.get("cleanup.policy", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +146,7 @@ class _Side:
 
 
 class Copier:
-    """Copies its partitions from source to target under a single producer id, as long as the copier is open."""
+    """Copies its partitions from source to target, each under the producer id of its topic's copy."""
 
     def __init__(self, context: CopyContext) -> None:
         self._context = context
@@ -149,13 +187,7 @@ class Copier:
     def assign(self, topics: Iterable[MirroredTopic]) -> None:
         """Copy only these topics' partitions; never wait. A lost partition's lane stays until its requests end."""
         wanted = {topic.topic: topic for topic in topics}
-        for lane in list(self.lanes.values()):
-            topic, before = wanted.get(lane.topic), self._topics.get(lane.topic)
-            if topic is None or (before is not None and before.copy != topic.copy):
-                self._drop(lane)
-            elif lane.partition not in topic.starts and not lane.retired:
-                lane.retire()
-                self._drop_released(lane)
+        self._let_go(wanted)
         for topic in wanted.values():
             if self._topics.get(topic.topic) is not topic:  # with thousands of partitions, most topics stay unchanged
                 self._update_lanes(topic)
@@ -163,6 +195,21 @@ class Copier:
             del self.direct[key]
         self._topics = wanted
         self._signals.assign()
+
+    def keep(self, topics: Collection[str]) -> None:
+        """Copy no other topics than these from now on, so that another copier may begin with the others."""
+        self._let_go({name: topic for name, topic in self._topics.items() if name in topics})
+        self._topics = {name: topic for name, topic in self._topics.items() if name in topics}
+
+    def _let_go(self, wanted: Mapping[str, MirroredTopic]) -> None:
+        """End the lanes of other topics, and retire the lanes of partitions that another process copies."""
+        for lane in list(self.lanes.values()):
+            topic, before = wanted.get(lane.topic), self._topics.get(lane.topic)
+            if topic is None or (before is not None and before.copy != topic.copy):
+                self._drop(lane)
+            elif lane.partition not in topic.starts and not lane.retired:
+                lane.retire()
+                self._drop_released(lane)
 
     def _drop(self, lane: Lane) -> None:
         lane.stop("no longer mirrored by this process")
@@ -173,6 +220,10 @@ class Copier:
     def leaving(self) -> frozenset[str]:
         """Topics that are no longer copied and still have writes in flight."""
         return frozenset(lane.topic for lane in self._leaving if not lane.at_rest)
+
+    def holds(self, key: Key) -> bool:
+        """Return whether this copier may still write to a partition."""
+        return key in self.lanes or any(lane.key == key and not lane.at_rest for lane in self._leaving)
 
     @property
     def late_writes(self) -> frozenset[Key]:
@@ -196,7 +247,7 @@ class Copier:
                 lane = None
             if lane is None:
                 before = [each for each in self._leaving if each.key == key]
-                if any(not each.at_rest for each in before):
+                if any(not each.at_rest for each in before) or not self._context.is_free(key):
                     continue  # writes of the old lane might be taken for writes of the new lane
                 lane = self._lane(topic, partition, start)
                 self._context.meter.watch(lane)
@@ -221,7 +272,7 @@ class Copier:
             lane.fill_holes_of(hole_limit)
 
     def _lane(self, topic: MirroredTopic, partition: int, start: int) -> Lane:
-        identity = self._context.identity
+        identity = topic.identity or self._context.identity
         direct = self.direct.setdefault((topic.topic, partition), DirectSeen(self._context.is_routed))
         if topic.target_starts is None:
             return Lane(
@@ -231,6 +282,7 @@ class Copier:
                 epoch=identity.data_epoch,
                 hole_limit=self._context.link_settings().hole_limit,
                 log_start=start,
+                since=0 if topic.is_first_era else start,
                 live_from=topic.began.get(partition, -1),
                 direct=direct,
             )

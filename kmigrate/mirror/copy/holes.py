@@ -32,7 +32,7 @@ _GIVEN_UP = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAP
 
 
 class HoleMaker:
-    """Fills holes for a link."""
+    """Fills holes for a copier."""
 
     def __init__(
         self,
@@ -43,12 +43,14 @@ class HoleMaker:
         filler: HoleFiller,
         windows: bool = True,
         long_windows: bool = True,
+        producer_of: Callable[[tuple[str, int]], int] | None = None,
     ) -> None:
+        """Create a hole maker; `producer_of` returns the producer id of a partition's copy, by default the link's."""
         self._target = target
         self._link_uuid = link_uuid
         self._producers: dict[tuple[str, int], tuple[int, tuple[int, int]]] = {}
         """Term under which each partition's transactional id was initialised, and its producer id and epoch."""
-        self._markers = MarkerWriter(target, identity.data_id)
+        self._markers = MarkerWriter(target, producer_of or (lambda _: identity.data_id))
         self._closes: dict[int, bool] = {}
         """The result of each broker's probe (`window_probe`)."""
         self._windows = windows

@@ -67,6 +67,10 @@ class Lanes(UserDict[Key, Lane]):
             self._followers[key] = node
         self._led.clear()
 
+    def producer_of(self, key: Key) -> int:
+        """Return the producer id of a partition's copy."""
+        return self.data[key].target.producer_id
+
     def led_by(self, client: ClusterClient, node: int, slot: int = 0, slots: int = 1) -> Sequence[Lane]:
         """Return the lanes whose partitions a broker leads; with `slots`, the lanes of a single connection."""
         return self._grouped(client, slots, {}).get((node, slot), ())

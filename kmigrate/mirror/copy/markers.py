@@ -126,11 +126,11 @@ class _Group(NamedTuple):
 
 
 class MarkerWriter:
-    """Writes the control markers of a link."""
+    """Writes the control markers of a copier; `producer_of` returns the producer id of a partition's copy."""
 
-    def __init__(self, target: ClusterClient, producer_id: int) -> None:
+    def __init__(self, target: ClusterClient, producer_of: Callable[[Key], int]) -> None:
         self._target = target
-        self._producer_id = producer_id
+        self._producer_of = producer_of
         self._lines: dict[tuple[int, str], _Line] = {}
         self._unknown: dict[Key, tuple[int, int]] = {}
         """A term, and the number of requests for markers without a known outcome under that term, by partition."""
@@ -158,11 +158,11 @@ class MarkerWriter:
                 body = encode_produce([(*filling.key, batch) for (filling, _), batch in found if batch], acks=0)
                 requests.append(OutgoingRequest(ApiKey.PRODUCE, PRODUCE_VERSION, body, True, is_answered=False))
             marks = [
-                Marks(*filling.key, piece.markers, marking.epoch, fence)
+                Marks(*filling.key, piece.markers, marking.epoch, fence, self._producer_of(filling.key))
                 for (filling, marking), piece, fence in zip(fillings, pieces, fences, strict=True)
                 if piece is not None
             ]
-            body = encode_markers(self._producer_id, marks)
+            body = encode_markers(marks)
             requests.append(OutgoingRequest(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, body, True))
         ends = encode_log_ends(filling.key for filling, _ in fillings)
         return [*requests, OutgoingRequest(ApiKey.LIST_OFFSETS, LOG_ENDS_VERSION, ends, False)]

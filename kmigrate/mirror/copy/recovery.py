@@ -81,8 +81,8 @@ class Recovery:
         tail = await read_tail(
             self._target,
             *lane.key,
-            self._context.identity.data_id,
-            since=mapped.target_start if mapped else 0,
+            lane.target.producer_id,
+            since=mapped.target_start if mapped else lane.since,
             settle_s=lane.settle_s,
             replicated=lane.has_late_writes,
         )

@@ -97,6 +97,7 @@ class Lane:
         epoch: int,
         hole_limit: int,
         log_start: int = 0,
+        since: int = 0,
         live_from: int = -1,
         direct: DirectSeen | None = None,
     ) -> None:
@@ -104,6 +105,8 @@ class Lane:
         self.partition = partition
         self.key = (topic, partition)
         self.log_start = log_start
+        self.since = since
+        """Offset of the written log below which others have written, too."""
         self.state = LaneState.LOST
         self.source = SourceCursor(live_from)
         self.target = TargetLog(producer_id, epoch)
@@ -629,6 +632,15 @@ class Lane:
     def saw_end(self, now: float) -> None:
         """Note that the position was the log end just now."""
         self.target.seen_at = now
+
+    @property
+    def rests(self) -> bool:
+        """True if nothing is being written, so that the written log must end at the position."""
+        return self.state in _WRITES and not self.target.sent and not self.busy
+
+    def suspect(self, end: int) -> None:
+        """Look at the tail: the written log ends beyond the position, although the lane rests."""
+        self._lose(f"the written log ends at {end}, beyond the position {self.target.position}")
 
     def look_again(self, now: float) -> bool:
         """Return whether the lane was just given up, because the log end must be seen before the next append (N)."""

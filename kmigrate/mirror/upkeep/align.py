@@ -72,7 +72,9 @@ class Aligner:
         """Correct log starts: a broker forgot (W6), or the source moved since `before`; return the source's starts."""
         source_starts = await self._at_source(record)
         if not record.mapped:
-            await self._cut(record.topic, record.starts, source_starts)
+            # After a rollback the target's log may begin anywhere: its own retention has worked before.
+            highest = {p: max(source_starts.get(p, 0), record.resumed.get(p, 0)) for p in record.starts}
+            await self._cut(record.topic, record.starts, highest)
         if self._settings().follow_log_start:
             await self._follow(record, {p: min(start, before.get(p, -1)) for p, start in source_starts.items()})
         return source_starts
@@ -107,11 +109,11 @@ class Aligner:
                 what = "%s-%d: the target does not delete what the source has deleted: %s"
                 _log.warning(what, record.topic, partition, row(code).name)
 
-    async def _cut(self, topic: str, starts: Mapping[int, int], source_starts: Mapping[int, int] | None = None) -> None:
-        """Move each log start that lies below its intended offset."""
+    async def _cut(self, topic: str, starts: Mapping[int, int], highest: Mapping[int, int] | None = None) -> None:
+        """Move each log start that lies below its intended offset; `highest` as in `_too_low`."""
         deadline = monotonic() + _PATIENCE_S
         while True:
-            low = await self._too_low(topic, starts, source_starts or {})
+            low = await self._too_low(topic, starts, highest or {})
             if not low:
                 return
             answers = await self._target.delete_records(topic, low)
@@ -129,8 +131,8 @@ class Aligner:
                 raise Failed("log-start-late", f"the log start of {topic} on the target does not move")
             await sleep(0.05)
 
-    async def _too_low(self, topic: str, starts: Mapping[int, int], source_starts: Mapping[int, int]) -> dict[int, int]:
-        """Return the starts of the partitions whose target log begins too low; `theirs`: log starts of the source."""
+    async def _too_low(self, topic: str, starts: Mapping[int, int], highest: Mapping[int, int]) -> dict[int, int]:
+        """Return the starts of the partitions whose target log begins too low; `highest`: log starts that are right."""
         answers = await self._target.list_offsets({(topic, partition): EARLIEST for partition in starts})
         for partition, start in starts.items():
             answer = answers[(topic, partition)]
@@ -140,7 +142,7 @@ class Aligner:
                     "no-log-start",
                     f"where {topic}-{partition} begins on the target cannot be read: {row(answer.error).name}",
                 )
-            if answer.offset > max(start, source_starts.get(partition, 0)):
+            if answer.offset > max(start, highest.get(partition, 0)):
                 raise Diverged(
                     "log-start-too-high",
                     f"{topic}-{partition} on the target begins at {answer.offset}, its mirror at {start}",

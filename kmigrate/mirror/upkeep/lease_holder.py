@@ -23,8 +23,17 @@ from kmigrate.mirror.upkeep.configs import Configs
 from kmigrate.mirror.upkeep.hiding import wait_hidden
 from kmigrate.mirror.upkeep.source_changes import round_s
 from kmigrate.mirror.upkeep.topics import Prepared, TopicMaker
-from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, PROMOTING, TopicEvent, TopicPhase, advance_topic
-from kmigrate.model.records import AssignmentRecord, TopicRecord, topic_key
+from kmigrate.model.eras import Direction, begun, era_of
+from kmigrate.model.lifecycle import (
+    COPIED,
+    NOT_COPIED_YET,
+    PROMOTING,
+    ROLLING_BACK,
+    TopicEvent,
+    TopicPhase,
+    advance_topic,
+)
+from kmigrate.model.records import AssignmentRecord, CopyIdentity, TopicRecord, topic_key
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -66,6 +75,8 @@ class LeaseHolder:
         self._applied = -1
         self._not_copied_yet: list[str] = []
         """Topics that are still to be created or aligned."""
+        self._without_id: list[str] = []
+        """Topics whose copy has no producer id since its direction has changed."""
         self._releases = Releases()
         self._shared_at = -_COMING_UP_S
         self._decided_on: object = None
@@ -115,7 +126,7 @@ class LeaseHolder:
             shared = {
                 record.topic: record
                 for record in state.topics(self._link.name)
-                if record.phase in COPIED and not record.mapped and not by_spark(record) and record.topic not in held
+                if record.copied and not record.mapped and not by_spark(record) and record.topic not in held
             }
             before = state.assignment(self._link.name)
             terms = (lease.term, *(record.claimed_term for record in shared.values()))
@@ -126,7 +137,7 @@ class LeaseHolder:
                 {topic: record.partitions for topic, record in shared.items()},
                 presences,
                 term=max(terms),
-                pinned={topic for topic, record in shared.items() if record.phase in PROMOTING},
+                pinned={topic for topic, record in shared.items() if record.phase in PROMOTING | ROLLING_BACK},
                 since=self._releases.since(lease.term, before),
             )
             return None if made is before or not (before or made.owners) else made
@@ -165,18 +176,22 @@ class LeaseHolder:
 
     def _is_idle(self) -> bool:
         """Return whether a topic waits for work that is not in progress, because its last try failed."""
-        return any(topic not in self._working for topic in self._not_copied_yet)
+        return any(topic not in self._working for topic in (*self._not_copied_yet, *self._without_id))
 
     def _apply(self, state: State) -> None:
         copied: set[str] = set()
         before = dict(self.problems)
         self._claimed = [r for r in state.topics(self._link.name) if r.claims]
         self._not_copied_yet = [r.topic for r in state.topics(self._link.name) if r.phase in NOT_COPIED_YET]
+        self._without_id = []
         for record in state.topics(self._link.name):
             if record.phase is TopicPhase.INITIALISING:
                 self._start(record.topic, self._prepare(record))
             elif record.phase is TopicPhase.ALIGNING:
                 self._start(record.topic, self._align(record))
+            elif (direction := _lacks_id(record)) is not None:
+                self._without_id.append(record.topic)
+                self._start(record.topic, self._begin_era(record, direction))
             elif record.phase in COPIED:
                 copied.add(record.topic)
                 self.problems.pop(record.topic, None)
@@ -248,7 +263,11 @@ class LeaseHolder:
         self._on_change()
 
         def noted(record: TopicRecord) -> TopicRecord | None:
-            return None if record.reason == reason or record.phase in COPIED else replace(record, reason=reason)
+            return (
+                None
+                if record.reason == reason or record.phase not in NOT_COPIED_YET
+                else replace(record, reason=reason)
+            )
 
         if not isinstance(error, Unreachable):
             try:
@@ -301,6 +320,12 @@ class LeaseHolder:
 
         await self._link.change_topic(record.topic, aligned)
 
+    async def _begin_era(self, record: TopicRecord, direction: Direction) -> None:
+        """Give a topic's copy a producer id of its own at the cluster to which the copy writes."""
+        written = self._link.source if direction is Direction.BACK else self._link.target
+        identity = CopyIdentity(*await written.init_producer_id())
+        await self._link.change_topic(record.topic, lambda current: begun(current, direction, identity))
+
     async def _recheck(self, record: TopicRecord) -> None:
         """Correct log starts again and again: a broker that is killed within a minute may forget a log start (W6).
 
@@ -328,6 +353,12 @@ class LeaseHolder:
             except Exception as error:  # an unforeseen error is reported, and the look repeated
                 self._report_bug(record.topic, error)
             await sleep(pause)
+
+
+def _lacks_id(record: TopicRecord) -> Direction | None:
+    """Return the direction of a copy that waits for its producer id; None if the copy needs no producer id."""
+    era = era_of(record, None)
+    return era.direction if era is not None and not era.is_first and era.identity is None else None
 
 
 def _is_moving(assignment: AssignmentRecord | None) -> bool:

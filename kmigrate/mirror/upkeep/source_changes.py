@@ -382,7 +382,7 @@ class Upkeep:
         """
         state = await self._link.log.read_to_end()
         now = state.topic(self._link.name, record.topic)
-        if now is None or now.phase is TopicPhase.PROMOTED:
+        if now is None or now.at_target:
             last = state.topic(self._link.name, record.topic, forgotten=True) or record
             await self._link.target_admin.alter_topic_configs(record.topic, last.restore_configs, last.drop_configs)
             raise _OvertakenError

@@ -79,6 +79,11 @@ def test_from_its_promote_on_a_topic_is_the_daemons_again() -> None:
     assert [owner_of(state(), pending, partition) for partition in range(3)] == ["a", "b", ""]
 
 
+def test_after_a_rollback_a_topic_stays_the_daemons() -> None:
+    """Spark's tasks write under the link's producer id, and after a rollback the copy has another."""
+    assert not by_spark(replace(BULK, resumed={0: 5}))
+
+
 def test_records_from_before_there_were_engines_are_the_daemons() -> None:
     old = {k: v for k, v in encode_record(TOPIC).items() if k not in ("engine", "claims", "claimed_term")}
     assert decode_record(old) == TOPIC

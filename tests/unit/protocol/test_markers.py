@@ -15,8 +15,13 @@ def joined(body: list[Buffer]) -> bytearray:
 
 
 def test_each_marker_of_a_request_names_the_partitions_that_need_so_many() -> None:
-    marks = [Marks("a", 0, 1, 5, 7), Marks("b", 3, 2, 5, 7), Marks("a", 1, 1, 5, 7), Marks("ü", 2, 1, 6, 7)]
-    request = decode_body(entity(ApiKey.WRITE_TXN_MARKERS, 1, "request"), joined(encode_markers(77, marks)), 0)
+    marks = [
+        Marks("a", 0, 1, 5, 7, 77),
+        Marks("b", 3, 2, 5, 7, 77),
+        Marks("a", 1, 1, 5, 7, 77),
+        Marks("ü", 2, 1, 6, 7, 77),
+    ]
+    request = decode_body(entity(ApiKey.WRITE_TXN_MARKERS, 1, "request"), joined(encode_markers(marks)), 0)
     found = [
         (m.producer_epoch, m.coordinator_epoch, {str(t.name): tuple(t.partition_indexes) for t in m.topics})
         for m in request.markers
@@ -27,6 +32,15 @@ def test_each_marker_of_a_request_names_the_partitions_that_need_so_many() -> No
         (6, 7, {"ü": (2,)}),
     ]
     assert {(m.producer_id, m.transaction_result) for m in request.markers} == {(77, True)}
+
+
+def test_producer_ids_do_not_share_a_marker() -> None:
+    marks = [Marks("a", 0, 1, 5, 7, 77), Marks("a", 1, 1, 5, 7, 78)]
+    request = decode_body(entity(ApiKey.WRITE_TXN_MARKERS, 1, "request"), joined(encode_markers(marks)), 0)
+    assert [(m.producer_id, [list(t.partition_indexes) for t in m.topics]) for m in request.markers] == [
+        (77, [[0]]),
+        (78, [[1]]),
+    ]
 
 
 def test_the_first_error_of_a_partition_is_its_code() -> None:

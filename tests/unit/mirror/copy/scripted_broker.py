@@ -91,6 +91,8 @@ class ScriptedBroker:
         """Kind and connection of each request that the broker has worked on."""
         self.marked: list[tuple[Key, int, int]] = []
         """Partition, producer epoch and coordinator epoch of each marker that the broker was asked to write."""
+        self.marking_ids: list[tuple[Key, int]] = []
+        """Partition and producer id of each of these markers."""
         self.before: Callable[[ApiKey], None] = lambda _: None
         """Called before each request."""
 
@@ -142,6 +144,7 @@ class ScriptedBroker:
                 for partition in topic.partition_indexes:
                     key = (str(topic.name), int(partition))
                     self.marked.append((key, int(marker.producer_epoch), int(marker.coordinator_epoch)))
+                    self.marking_ids.append((key, int(marker.producer_id)))
                     code = self.markers_error or self.log(*key).mark(marker.producer_epoch, marker.coordinator_epoch)
                     codes[key] = codes.get(key, 0) or code
         kind = entity(ApiKey.WRITE_TXN_MARKERS, 1, "response")

@@ -188,3 +188,53 @@ def test_a_lane_is_busy_for_as_long_as_a_task_works_on_it(fails: bool) -> None:
         await made._tasks.close()
 
     asyncio.run(scenario())
+
+
+def test_a_lane_begins_once_no_other_copier_of_the_process_writes_to_the_partition() -> None:
+    """A late repeat of the former direction must not land behind the writes of the new direction."""
+    nowhere = ClusterClient(ClusterSettings("nowhere", (("127.0.0.1", 1),)))
+    forward = copier(topic(0, 1))
+    nobody = cast("HoleMaker", None)
+    back = Copier(
+        CopyContext(
+            nowhere, nowhere, CopyIdentity(-1, -1), nobody, MirrorSettings(), is_free=lambda key: not forward.holds(key)
+        )
+    )
+    writing, idle = forward.lanes["t", 0], forward.lanes["t", 1]
+    writing.take(0, fetched(batch(0, 1)), 5)
+    sent = send(writing)
+    reverse = topic(0, 1, identity=CopyIdentity(9, 0), is_first_era=False)
+    back.assign([reverse])
+    assert not back.lanes
+    forward.keep(())
+    back._update_lanes(reverse)
+    assert set(back.lanes) == {idle.key}, "a batch of the other partition is on its way to the target"
+    writing.answered(sent.step, 0, 0)
+    back._update_lanes(reverse)
+    assert set(back.lanes) == {("t", 0), ("t", 1)}
+    assert {lane.target.producer_id for lane in back.lanes.values()} == {9}
+
+
+def test_a_copier_keeps_the_lanes_of_the_topics_that_stay() -> None:
+    other = MirroredTopic("other", "", "", {0: 0})
+    made = copier(topic(0), other)
+    kept = made.lanes["other", 0]
+    made.keep({"other"})
+    assert made.lanes == {("other", 0): kept}
+    made.assign([other])
+    assert made.lanes["other", 0] is kept
+
+
+def test_a_new_era_begins_anew_also_for_a_process_that_slept_through_the_change_of_direction() -> None:
+    made = copier(topic(0, identity=CopyIdentity(77, 0)))
+    before = made.lanes["t", 0]
+    later = MirroredTopic("t", "", "", {0: 40}, identity=CopyIdentity(80, 0), is_first_era=False)
+    made.assign([later])
+    after = made.lanes["t", 0]
+    assert before.stopped
+    assert (after.target.producer_id, after.log_start, after.since) == (80, 40, 40)
+
+
+def test_the_log_of_a_first_era_is_the_mirrors_own_from_its_beginning() -> None:
+    made = copier(topic(0))
+    assert (made.lanes["t", 0].target.producer_id, made.lanes["t", 0].since) == (77, 0)

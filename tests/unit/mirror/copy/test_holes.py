@@ -286,3 +286,21 @@ def test_only_a_broker_that_closes_behind_a_refused_batch_is_sent_windows(closes
         assert target.made == 0
 
     asyncio.run(scene())
+
+
+def test_each_partitions_markers_have_the_producer_id_of_its_copy() -> None:
+    async def scene() -> None:
+        target = Target()
+        it = HoleMaker(
+            target.client,
+            IDENTITY,
+            link_uuid="u",
+            filler=HoleFiller.MARKERS,
+            producer_of=lambda key: 100 + key[1],
+        )
+        for partition in (0, 2):
+            await it.prepare("t", partition, 1)
+        await asyncio.gather(make(it, Hole(0, 1)), make(it, Hole(0, 2), partition=2))
+        assert sorted(target.marking_ids) == [(("t", 0), 100), (("t", 2), 102), (("t", 2), 102)]
+
+    asyncio.run(scene())

@@ -303,3 +303,30 @@ def test_a_shift_by_a_marker_that_a_long_window_lacks_stops_the_partition(
 def test_records_that_the_source_has_deleted_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = batch(3, 1, attributes=MARKER) + one(4)
     assert recovered(monkeypatch, 5, one(2, value=b"gone") + one(4), theirs, epoch=1, start=3).target.position == 5
+
+
+def test_a_lane_asks_for_the_batches_of_its_own_era_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Lane("t", 0, producer_id=90, epoch=0, hole_limit=100, log_start=40, since=40)
+    asked: list[tuple[int, int]] = []
+
+    async def look(client: object, topic: str, partition: int, producer_id: int, *, since: int, **_: Any) -> LogTail:
+        asked.append((producer_id, since))
+        return LogTail(40, 40, 40)
+
+    nowhere = cast("ClusterClient", None)
+    monkeypatch.setattr(module, "read_tail", look)
+    asyncio.run(Recovery(context(nowhere, nowhere), cast("Any", None)).recover(lane))
+    assert asked == [(90, 40)]
+    assert (lane.target.position, lane.target.sequence, lane.source.read_at) == (40, 40, 40)
+
+
+def test_a_written_log_that_ends_before_the_era_stops_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Lane("t", 0, producer_id=90, epoch=0, hole_limit=100, log_start=40, since=40)
+
+    async def look(*_: Any, **__: Any) -> LogTail:
+        return LogTail(39, 39, 39)
+
+    nowhere = cast("ClusterClient", None)
+    monkeypatch.setattr(module, "read_tail", look)
+    asyncio.run(Recovery(context(nowhere, nowhere), cast("Any", None)).recover(lane))
+    assert lane.report.problem.startswith("not-aligned: ")

@@ -262,7 +262,7 @@ def _mended(world: World, tail: LogTail, *sides: bytes) -> None:
 
 
 def _foreign_writer(world: World) -> None:
-    error = _foreign("t", 0, next(walk(memoryview(bytearray(batch(4, 1, producer=9))))))
+    error = _foreign("target", ("t", 0), next(walk(memoryview(bytearray(batch(4, 1, producer=9))))))
     world.lane.stop(f"{error.ref}: {error.what}")
 
 

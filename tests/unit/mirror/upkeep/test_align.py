@@ -165,3 +165,12 @@ def test_what_a_mapped_partitions_target_held_before_its_mirror_stays() -> None:
 
 def test_a_place_that_is_not_known_or_not_copied_yet_moves_nothing() -> None:
     assert followed_mapped({0: 0, 1: 5, 2: 40}, {0: 100, 1: -1}) == {0: 0, 1: 5, 2: 40}
+
+
+def test_after_a_rollback_the_targets_log_may_begin_wherever_its_own_retention_has_left_it() -> None:
+    resumed = replace(RECORD, resumed={0: 50, 1: 50, 2: 50})
+    target = Target(45, 7, 50)
+    asyncio.run(aligner(target).recheck(resumed, {}))
+    assert target.begins == {0: 45, 1: 7, 2: 50}
+    with pytest.raises(Diverged, match="log-start-too-high"):
+        asyncio.run(aligner(Target(45, 7, 51)).recheck(resumed, {}))

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.errors import Diverged, StateLogBroken, Unreachable, WaitTimedOut
+from kmigrate.errors import BrokerRefused, Diverged, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.sharing.lease import Lease
@@ -24,7 +24,17 @@ from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.mirror.upkeep.topics import Prepared, TopicMaker
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
-from kmigrate.model.records import AssignmentRecord, Claim, ClusterRef, CopyEngine, LeaseRecord, LinkRecord, TopicRecord
+from kmigrate.model.records import (
+    AssignmentRecord,
+    Claim,
+    ClusterRef,
+    CopyEngine,
+    CopyIdentity,
+    LeaseRecord,
+    LinkRecord,
+    TopicRecord,
+    WayBack,
+)
 from kmigrate.net.clock import monotonic
 from kmigrate.state.log import StateLog
 from tests.fakes.state_log import MemoryLog
@@ -353,3 +363,76 @@ def test_a_new_term_of_the_lease_is_above_the_newest_generation() -> None:
     lease = Lease(Membership(cast("StateLog", log), "l", "me", 60.0))
     assert asyncio.run(lease.take_if_vacant())
     assert lease.term == 10
+
+
+class _Giving:
+    """A cluster that gives producer ids."""
+
+    def __init__(self, first: int, *refusals: Exception) -> None:
+        self.next, self.refusals = first, list(refusals)
+
+    async def init_producer_id(self) -> tuple[int, int]:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.next += 1
+        return self.next - 1, 0
+
+
+BACK = replace(TOPIC, topic="back", phase=TopicPhase.PROMOTED, way_back=WayBack(dict.fromkeys(range(4), 7)))
+RESUMED = replace(TOPIC, topic="resumed", generation=1, resumed=dict.fromkeys(range(4), 9))
+
+
+def _with_clusters(stage: Stage, source: _Giving, target: _Giving) -> None:
+    stage.leader._link = replace(stage.leader._link, source=cast("Any", source), target=cast("Any", target))
+
+
+def test_each_change_of_direction_gets_a_producer_id_of_the_cluster_that_is_written() -> None:
+    def identities(stage: Stage) -> tuple[CopyIdentity | None, CopyIdentity | None]:
+        back, resumed = (stage.log.state.topic("l", topic) for topic in ("back", "resumed"))
+        assert back is not None and back.way_back is not None and resumed is not None
+        return back.way_back.copy, resumed.copy
+
+    async def scene(stage: Stage) -> None:
+        _with_clusters(stage, _Giving(500), _Giving(900))
+        found = await stage.log.wait(lambda _: ids if all(ids := identities(stage)) else None, 10, "producer ids")
+        assert found == (CopyIdentity(500, 0), CopyIdentity(900, 0))
+        stage.log._put(TOPIC.key, replace(TOPIC, since_ms=2))
+        await asyncio.sleep(0.05)
+        assert identities(stage) == found, "one producer id for the whole era"
+
+    Stage(TOPIC, BACK, RESUMED).play(scene)
+
+
+def test_a_cluster_that_gives_no_producer_id_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = BrokerRefused("init-producer-id-refused", "the source gives no producer id", code=31)
+    told: list[str] = []
+
+    async def scene(stage: Stage) -> None:
+        _with_clusters(stage, _Giving(500, refused), _Giving(900))
+        stage.leader._on_change = lambda: told.append(stage.leader.problems.get("back", ""))
+        record = await stage.log.wait(lambda state: _with_id(state.topic("l", "back")), 10, "the second try")
+        assert (record.reason, record.phase) == ("", TopicPhase.PROMOTED), "no phase waits for the copy back"
+        await asyncio.sleep(0.05)
+
+    def _with_id(record: TopicRecord | None) -> TopicRecord | None:
+        return record if record is not None and record.way_back is not None and record.way_back.copy else None
+
+    monkeypatch.setattr(leading, "_RETRY_S", 0.05)
+    Stage(BACK).play(scene)
+    assert "init-producer-id-refused: the source gives no producer id" in told
+
+
+def test_a_topic_that_is_copied_back_is_shared_out_and_stays_where_it_is_during_its_rollback() -> None:
+    pending = replace(BACK, topic="pending", phase=TopicPhase.ROLLBACK_PENDING)
+    ended = replace(BACK, topic="ended", way_back=WayBack({0: 7}, ended="somebody else wrote"))
+
+    async def scene(stage: Stage) -> None:
+        _with_clusters(stage, _Giving(500), _Giving(900))
+        stage.say("me")
+        made = await stage.until(lambda _: True)
+        assert set(made.owners) == {"back", "pending"}
+        stage.say("you")
+        moved = await stage.until(lambda made: made.members == ("me", "you"))
+        assert moved.owners == {"back": (~0, ~0, ~0, ~0), "pending": (0, 0, 0, 0)}
+
+    Stage(BACK, pending, ended).play(scene)
