@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from kmigrate.model.lifecycle import ROLLBACK_BEHIND_FENCE, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import (
@@ -32,6 +33,7 @@ __all__ = [
     "RoutingTable",
     "Serve",
     "TopicRoute",
+    "WriteEra",
     "finished",
     "id_shift",
     "newest_gate",
@@ -83,6 +85,13 @@ def id_shift(target_cluster_id: str, link_uuid: str, generation: int) -> int:
     return (block << _GENERATION_BITS | generation % (1 << _GENERATION_BITS)) << 40
 
 
+class WriteEra(NamedTuple):
+    """The time of a topic between two flips: the cluster that takes the writes, and the shift of producer ids there."""
+
+    at_target: bool
+    shift: int
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
     """The route of a topic that is mirrored, or was mirrored until its promote."""
@@ -123,11 +132,23 @@ class TopicRoute:
     """Number added to producer ids on the way to the target; 0 before the topic's first rollback."""
     copied_back: bool = False
     """True if the topic can be rolled back: routers count the writes to the target that are not resolved."""
+    former_eras: tuple[WriteEra, ...] = ()
+    """The two eras before the present era, newest first: a batch that comes again may have been stored then."""
+
+    @property
+    def era(self) -> WriteEra:
+        """The present era: no log sees the same producer id in two eras."""
+        return WriteEra(True, self.target_shift) if self.at_target else WriteEra(False, self.shift)
 
     @property
     def at_target(self) -> bool:
         """True from the flip of a promote to the flip of a rollback: the newest records are at the target."""
         return self.serve is Serve.LOCAL or self.rolling_back
+
+    @property
+    def reads_copy(self) -> bool:
+        """True if readers get the target's copy, which may be behind the source."""
+        return not self.at_target and self.serve is not Serve.HIDDEN
 
     @property
     def fenced(self) -> bool:
@@ -305,6 +326,7 @@ def _route(link: LinkRecord, record: TopicRecord, state: State) -> TopicRoute:
         rolling_back=record.phase in ROLLBACK_BEHIND_FENCE,
         target_shift=shift if record.generation else 0,
         copied_back=record.copied_back,
+        former_eras=_former_eras(link, record, shift),
     )
 
 
@@ -313,6 +335,16 @@ def written_shift(link: LinkRecord, record: TopicRecord) -> int:
     if record.at_target and not record.generation:
         return 0
     return id_shift(link.target.cluster_id, link.uuid, record.generation)
+
+
+def _former_eras(link: LinkRecord, record: TopicRecord, shift: int) -> tuple[WriteEra, ...]:
+    """Return the two eras before a topic's present era, newest first."""
+    generation = record.generation
+    before = id_shift(link.target.cluster_id, link.uuid, generation - 1) if generation else 0
+    at_target = (WriteEra(True, before if generation > 1 else 0),) if generation else ()
+    if record.at_target:
+        return (WriteEra(False, shift), *at_target)
+    return (*at_target, WriteEra(False, before)) if generation else ()
 
 
 def _gate(record: TopicRecord, serve: Serve, state: State) -> dict[int, tuple[ProducerMark, ...]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import Message
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.conversation import Conversation, together
@@ -25,7 +24,6 @@ __all__ = ["ListOffsetsHandler"]
 
 _OF_THE_END = frozenset({-1, -3})
 """Timestamps of the end and of the record with the largest time; other negative timestamps are near the start."""
-_COPIED = frozenset({Serve.FORWARD, Serve.HOLD})
 _REST_S = 10.0
 """Time for which a client does not wait for a copy again, after a wait in vain."""
 _Key = tuple[str, int]
@@ -84,7 +82,7 @@ class ListOffsetsHandler:
         for topic in request.topics:
             name = str(topic.name)
             route = self.shared.table.topics.get(name)
-            if route is None or route.serve not in _COPIED or route.mapped or self.behind.get(name, now) > now:
+            if route is None or not route.reads_copy or route.mapped or self.behind.get(name, now) > now:
                 continue
             parts = [part for part in topic.partitions if part.timestamp >= 0 or part.timestamp in _OF_THE_END]
             if keys := {(name, int(part.partition_index)) for part in parts if part.partition_index >= 0}:

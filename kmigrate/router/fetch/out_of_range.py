@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kmigrate.model.routes import Serve, TopicRoute
+from kmigrate.model.routes import TopicRoute
 from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.state import TARGET, ClientLink, SharedState
 
@@ -24,7 +24,6 @@ _LOOK_S = 0.5
 """Longest time of a look-up: as long as consumers let a broker wait for records."""
 _FORGOTTEN_S = 15.0
 """Time after which a suspect is forgotten: clients repeat within seconds, or read elsewhere."""
-_COPIED = frozenset({Serve.FORWARD, Serve.HOLD})
 _Key = tuple[str, int]
 
 
@@ -86,7 +85,7 @@ class OutOfRangeReads:
         """Return the route of a topic that is copied under the same offsets; None for other topics."""
         routes = self.shared.table.topics
         route = routes.get(topic.decode("utf-8", "replace")) or routes.get(self.shared.ids.name_at_target(topic))
-        return None if route is None or route.mapped or route.serve not in _COPIED else route
+        return None if route is None or route.mapped or not route.reads_copy else route
 
     def _look(self, link: str, keys: set[_Key]) -> Conversation[None]:
         suspects = {key: self._suspects[key] for key in keys}

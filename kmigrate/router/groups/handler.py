@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from kmigrate.model.routes import GroupRoute, Serve
+from kmigrate.model.routes import GroupRoute
 from kmigrate.protocol.api import (
     ApiKey,
     Message,
@@ -352,7 +352,7 @@ class GroupHandler:
         copied = {
             key: position
             for key, position in positions_of(answer).items()
-            if key[0] in routes and routes[key[0]].serve is not Serve.LOCAL
+            if key[0] in routes and not routes[key[0]].at_target
         }
         may_be_beyond, seconds = fetch.head.version >= _FIRST_BEYOND_COPY, self._shared.settings.group_hold_s
         if copied:

@@ -24,8 +24,8 @@ from kmigrate.router.process.answers import in_background
 from kmigrate.router.process.copy_progress import wait_copied
 from kmigrate.router.shared.conversation import Future
 from kmigrate.router.shared.deferred_partitions import ProducerIdentity
-from kmigrate.router.shared.gate import GateKey, ring_distance
-from kmigrate.router.shared.state import TARGET, StoredBatch
+from kmigrate.router.shared.gate import ring_distance
+from kmigrate.router.shared.state import TARGET, LogProducer, StoredBatch
 from kmigrate.router.shared.time_lookups import Found
 from kmigrate.router.wire.api_versions import common_api_versions
 from kmigrate.router.wire.apis import OFFERED
@@ -42,9 +42,9 @@ _UNTIL_GRANTED_S = 1.0
 """Pause between two attempts for which kmigrate itself has no right."""
 _REFUSED = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 _LONGEST_SOUGHT_S = 1.0
-"""Longest search for a duplicate's offset at the source: the answer for a stored batch does not wait longer for it."""
+"""Longest search for a duplicate's offset in a log: the answer for a stored batch does not wait longer for it."""
 _LONGEST_ASKED_S = 5.0
-"""Longest time for asking whether the target knows a producer.
+"""Longest time for asking whether a cluster knows a producer.
 
 No write that wants an answer is held longer, and a write that still waits asks again.
 """
@@ -96,6 +96,13 @@ def _reaches(state: ProducerState, stored: StoredBatch) -> bool:
     return ring_distance(state.last_sequence, stored.sequence) >= 0
 
 
+def _mark_of(producer_id: int, states: Iterable[ProducerState]) -> ProducerMark:
+    """Return a producer's newest batch in a log; −1 without a record."""
+    of_it = [state for state in states if state.producer_id == producer_id]
+    epoch, last = (of_it[0].producer_epoch, of_it[0].last_sequence) if of_it else (-1, -1)
+    return ProducerMark(producer_id, epoch, last)
+
+
 async def _spans(client: ClusterClient) -> dict[int, int]:
     """Return the highest version of each API of a cluster's brokers."""
     answer = await client.call(entity(ApiKey.API_VERSIONS, 0, "request")())
@@ -143,8 +150,8 @@ class Clusters:
         self._refreshing_target = False
         self._target_tells = False
         self._target_versions: Any | None = None
-        self._asking: dict[GateKey, Future[ProducerMark | None]] = {}
-        """Callbacks that wait for the target's state of a producer: a single task asks for all."""
+        self._asking: dict[LogProducer, Future[ProducerMark | None]] = {}
+        """Callbacks that wait for a log's state of a producer: a single task asks for all."""
 
     async def learn_target(self) -> None:
         """Read the API versions of all brokers of the target that answer."""
@@ -188,7 +195,7 @@ class Clusters:
         for name in names:
             self._source_ids.pop(name, None)
             route = table.topics.get(name)
-            if route is not None and (route.source_id or route.serve is not Serve.LOCAL):  # an old source tells no ids
+            if route is not None and (route.source_id or not route.at_target):  # an old source tells no ids
                 self._source_ids[name] = route.source_id
         self._forget_topics(table)
         self._read_leaders(table, names)
@@ -422,30 +429,37 @@ class Clusters:
             return -1
         return producer_id
 
-    def producer_mark(self, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
-        key = topic, partition, producer_id
+    def _cluster(self, at: str) -> ClusterClient | None:
+        """Return the client of the target, or of a link's source; None while that source is unknown."""
+        if at == TARGET:
+            return self.target
+        source = self._sources.get(at)
+        return source.client if source is not None else None
+
+    def producer_mark(self, at: str, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
+        key = at, topic, partition, producer_id
         answer = self._asking.get(key)
         if answer is None:
             answer = self._asking[key] = self._producer_mark(*key)
         return answer
 
     @in_background
-    async def _producer_mark(self, topic: str, partition: int, producer_id: int) -> ProducerMark | None:
-        """Ask until the target's log answers; return None after the time limit.
+    async def _producer_mark(self, at: str, topic: str, partition: int, producer_id: int) -> ProducerMark | None:
+        """Ask until the log's cluster answers; return None after the time limit.
 
         An abort's marker leaves a producer without a sequence in the log (W4): listed, but without a record.
         """
         key, deadline = (topic, partition), monotonic() + _LONGEST_ASKED_S
+        trouble = f"{topic}-{partition}: the source of link {at} is unknown"
         try:
             while True:
                 try:
-                    code, states = (await self.target.describe_producers([key])).get(key, (-1, ()))
-                    if not code:
-                        of_it = [state for state in states if state.producer_id == producer_id]
-                        epoch, last = (of_it[0].producer_epoch, of_it[0].last_sequence) if of_it else (-1, -1)
-                        return ProducerMark(producer_id, epoch, last)
-                    await self.target.refresh([topic])
-                    trouble = f"{topic}-{partition}: DescribeProducers answered {code}"
+                    if (cluster := self._cluster(at)) is not None:
+                        code, states = (await cluster.describe_producers([key])).get(key, (-1, ()))
+                        if not code:
+                            return _mark_of(producer_id, states)
+                        await cluster.refresh([topic])
+                        trouble = f"{topic}-{partition}: DescribeProducers answered {code}"
                 except KmigrateError as error:
                     trouble = error.what
                 if monotonic() >= deadline:
@@ -453,7 +467,7 @@ class Clusters:
                     return None
                 await sleep(_REFRESH_PAUSE_S)
         finally:
-            del self._asking[topic, partition, producer_id]
+            del self._asking[at, topic, partition, producer_id]
 
     @in_background
     async def source_has(self, link: str, topic: str, partition: int, stored: StoredBatch) -> bool | None:
@@ -485,16 +499,16 @@ class Clusters:
         return code
 
     @in_background
-    async def find_on_source(self, link: str, topic: str, partition: int, stored: StoredBatch) -> int:
-        source = self._sources.get(link)
-        if source is None:
+    async def find_stored(self, at: str, topic: str, partition: int, stored: StoredBatch) -> int:
+        cluster = self._cluster(at)
+        if cluster is None:
             return -1
         producer = stored.producer_id, stored.epoch, stored.sequence
         try:
             async with asyncio.timeout(_LONGEST_SOUGHT_S):
-                return await find_batch(source.client, topic, partition, *producer)
+                return await find_batch(cluster, topic, partition, *producer)
         except (KmigrateError, TimeoutError) as error:
-            why = error.what if isinstance(error, KmigrateError) else "the source does not answer"
+            why = error.what if isinstance(error, KmigrateError) else "the cluster does not answer"
             _log.warning("a duplicate is answered without its offset: %s", why)
             return -1
 

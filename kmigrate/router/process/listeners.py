@@ -40,7 +40,7 @@ _LOGIN_PAUSE_S = 1.0
 _PARTING_S = 5.0
 """Time in which a client must read to the end of a connection that the router has closed, and close it."""
 _LAST_FORWARDS_S = 120.0
-"""Time in which a source must answer the writes of a client that is gone.
+"""Time in which a cluster must answer the writes of a client that is gone, if a fence may wait for them.
 
 A host that has vanished may be silent for as long (`net.dial`). Without the limit, every promote would wait forever for
 a source that accepts everything and answers nothing.
@@ -91,6 +91,8 @@ class ClientConnection(ClientLink):
         self._refusals: dict[str, tuple[float, str]] = {}
         """Time and reason of the last refusal of this client by the source of each link."""
         self._target: Upstream | None = None
+        self._writes_at_target = 0
+        """Number of writes under way to the target that a rollback's fence waits for."""
         self._sources: dict[tuple[str, int], Upstream] = {}
         """Upstreams by the link's uuid and the source's node: a new link of the same name may have another source."""
         self._coordinators: dict[tuple[str, int], Upstream] = {}
@@ -203,13 +205,16 @@ class ClientConnection(ClientLink):
 
     @property
     def draining(self) -> bool:
-        """True if forwards of this client are not answered yet."""
-        return any(not upstream.ended and upstream.busy for upstream in self._sources.values())
+        """True if forwards of this client are not answered yet, or writes that a rollback's fence waits for."""
+        return self._writes_at_target > 0 or any(
+            not upstream.ended and upstream.busy for upstream in self._sources.values()
+        )
 
     @property
     def _asks_sources(self) -> bool:
         """True if the client has a request that a source has yet to answer."""
-        return self.draining or any(not each.ended and each.busy for each in self._of_groups())
+        asked = (*self._sources.values(), *self._of_groups())
+        return any(not upstream.ended and upstream.busy for upstream in asked)
 
     def _watch(self) -> None:
         self._shared.limits.watch(self)
@@ -284,6 +289,19 @@ class ClientConnection(ClientLink):
                 self._guard(answered, outcome.frame)
 
         self._target.send(parts, correlation, done, partial(self._begins, begins) if begins is not None else None)
+
+    def write_to_target(self, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]) -> None:
+        if self._target is None:
+            self._target = self._open(self._target_addresses, self._target_security, self._target_ended)
+        elif self._target.ended and not self._ended:
+            self.close("")  # as in `to_target`
+        self._writes_at_target += 1
+
+        def resolved(outcome: Outcome) -> None:
+            self._writes_at_target -= 1
+            self._guard(done, self._believed(outcome))
+
+        self._target.send(parts, correlation, resolved)
 
     def _begins(self, begins: BeginsAnswer) -> TakePiece | None:
         """Handle the begin of a large answer; once the client is gone, the rest is dropped."""
@@ -390,7 +408,7 @@ class ClientConnection(ClientLink):
         upstream.send(parts, correlation, lambda outcome: self._guard(done, self._believed(outcome)))
 
     def _believed(self, outcome: Outcome) -> Outcome:
-        """Return a source's answer, unless this process was paused while the request was in flight."""
+        """Return the answer to a write, unless this process was paused while the write was in flight."""
         if not self._shared.stood_still():
             return outcome
         self.reset()
@@ -460,7 +478,9 @@ class ClientConnection(ClientLink):
         if not done:
             self._flow()
             return
-        if self._target is not None and self._target.silent:
+        if self._target is not None and self._writes_at_target:
+            self._target.close_when_answered(_LAST_FORWARDS_S)
+        elif self._target is not None and self._target.silent:
             self._target.close_when_answered(_LAST_WRITES_S)
         elif self._target is not None:
             self._target.close_now()

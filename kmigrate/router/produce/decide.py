@@ -8,12 +8,15 @@ What a partition can meet:
 
   not mirrored     → target, unchanged
   forward          → source leader, producer id translated (docs/router.md, "Forwarding"); error 6 while another
-                     broker has yet to answer a batch of the producer (`produce.in_flight`)
+                     broker has yet to answer a batch of the producer (`produce.in_flight`); after a rollback the gate
+                     for first writes comes before
   hold             → wait, at most `hold_limit_s`, a quarter of the request's timeout and 5 s, then error 6 (B6);
                      a batch of a transaction that is open at the source goes there, so that the transaction can
-                     end; until then other writes to the topic go there too, because the fence has to wait anyway
-  promoted         → the gate for first writes, then target; a transactional batch whose partition is deferred
-                     (`shared.deferred_partitions`) waits until the partition has entered the transaction
+                     end; until then other writes to the topic go there too, because the fence has to wait anyway.
+                     Under a rollback's fence every batch waits
+  promoted         → the gate for first writes, then target, after a rollback with a translated producer id; a
+                     transactional batch whose partition is deferred (`shared.deferred_partitions`) waits until the
+                     partition has entered the transaction
 
 The router itself never answers 8, 45, 59 or −1 (B5, B6).
 """
@@ -33,7 +36,7 @@ from kmigrate.router.produce.in_flight import InFlightWrites
 from kmigrate.router.produce.ordering import Gaps, ProducerOrderGuard
 from kmigrate.router.produce.own_producer import OwnProducer
 from kmigrate.router.shared.gate import GateKey, Verdict
-from kmigrate.router.shared.state import SharedState, StoredBatch
+from kmigrate.router.shared.state import TARGET, LogProducer, SharedState, StoredBatch
 from kmigrate.router.wire.produce import PartitionAnswer, ProducePart, ProduceRequest
 
 __all__ = [
@@ -65,6 +68,21 @@ class Write(NamedTuple):
         return self.part.topic, self.part.partition, self.batch.producer_id
 
     @property
+    def in_log(self) -> LogProducer:
+        """The producer in the log of the topic's present era, where the topic's writes go now."""
+        if self.source_producer is not None:
+            producer_id = self.source_producer[0]
+        else:
+            producer_id = self.batch.producer_id + self.shift
+        return TARGET if self.route.at_target else self.route.link, self.part.topic, self.part.partition, producer_id
+
+    @property
+    def shift(self) -> int:
+        """Number added to the producer id in the present era; a transaction's coordinator knows only the id itself."""
+        at_coordinator = self.batch.is_transactional and self.route.at_target
+        return 0 if self.own or at_coordinator else self.route.era.shift
+
+    @property
     def producer(self) -> tuple[str, int, int]:
         """Producer of the batch's transaction, as the client knows it: transactional id, producer id, epoch."""
         return self.transactional_id, self.batch.producer_id, self.batch.producer_epoch
@@ -80,11 +98,11 @@ class Write(NamedTuple):
 
 
 class PassOn(NamedTuple):
-    """The partition goes to the target unchanged."""
+    """The partition goes to the target."""
 
     part: ProducePart
     write: Write | None = None
-    """None where no producer's order matters."""
+    """None for a topic without a link."""
 
 
 class AdmitAlone(NamedTuple):
@@ -104,6 +122,8 @@ class Forward(NamedTuple):
     node: int
     version: int
     """Newest version of Produce that the leader speaks."""
+    alone: bool = False
+    """True if the producer's next batches wait for the answer (gate, B)."""
 
 
 class AnswerHere(NamedTuple):
@@ -147,13 +167,13 @@ class Held:
     """Time of the request's arrival."""
     deadline: float
     request: ProduceRequest
-    known: dict[GateKey, ProducerMark] = field(default_factory=dict)
-    """Newest batch of each producer in the target's log, as the target reports it."""
+    known: dict[LogProducer, ProducerMark] = field(default_factory=dict)
+    """Newest batch of each producer in a log, as the log's cluster reports it: an answer is of no use after a flip."""
     entered: set[GateKey] = field(default_factory=set)
     """Batches that may go to the target, because their partition is in its transaction."""
-    asked: set[GateKey] = field(default_factory=set)
-    offsets: dict[GateKey, int] = field(default_factory=dict)
-    """Base offsets of duplicates, read from the source's log."""
+    asked: set[LogProducer] = field(default_factory=set)
+    offsets: dict[LogProducer, int] = field(default_factory=dict)
+    """Base offsets of duplicates, read from a log of a former era."""
     refused: dict[GateKey, int] = field(default_factory=dict)
     """Error codes of the target's coordinator for deferred partitions."""
     fenced: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -197,8 +217,12 @@ class WriteDecider:
         write = Write(part, batch, route)
         if route.serve is Serve.LOCAL:
             return self._local(write, held, request.transactional_id)
+        if route.rolling_back:
+            return Wait(write)
         if batch.is_transactional:
             return self._transactional(write, request.transactional_id)
+        if route.serve is Serve.FORWARD and route.gate and not write.own:
+            return self._at_gate(write, held)
         behind = batch.producer_id >= 0 and self._blocks(write)
         if behind or route.serve is Serve.HIDDEN:
             return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write, behind)
@@ -208,9 +232,14 @@ class WriteDecider:
         return self.stops.blocks(write.part.topic, write.part.partition, write.batch)
 
     def _still_open(self, route: TopicRoute) -> bool:
-        """Return whether a transaction of this router keeps the fence incomplete; False once reported as drained."""
+        """Return whether a transaction of this router keeps the fence incomplete; False once reported as drained.
+
+        A topic that was rolled back holds all other writes: under a fence the source has no gate for first writes.
+        """
         drained = self._shared.forwards.drained(route.key, route.fence_epoch)
-        return route.serve is Serve.HOLD and not drained and self._shared.open_at_source.any_at(route.key)
+        if route.serve is not Serve.HOLD or route.former_eras:
+            return False
+        return not drained and self._shared.open_at_source.any_at(route.key)
 
     def _transactional(self, write: Write, name: str | None) -> Decision:
         """Decide about a transactional batch for the source, under the producer's identity there.
@@ -240,7 +269,7 @@ class WriteDecider:
         passes = route.serve is Serve.FORWARD or self._shared.open_at_source.covers(route.link, name, route.key)
         return self._forward(write) if passes else Wait(write)
 
-    def _forward(self, write: Write) -> Decision:
+    def _forward(self, write: Write, *, alone: bool = False) -> Decision:
         part, link, backend = write.part, write.route.link, self._shared.backend
         node, version = backend.source_leader(link, part.topic, part.partition)
         if node < 0:
@@ -248,7 +277,7 @@ class WriteDecider:
             return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write)
         if not write.own and self.in_flight.elsewhere(link, backend.source_layout(link), write.key, node):
             return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write)
-        return Wait(write) if write.own and self.own is None else Forward(write, node, version)
+        return Wait(write) if write.own and self.own is None else Forward(write, node, version, alone)
 
     def _local(self, write: Write, held: Held | None, name: str | None) -> Decision:
         part, batch, route = write.part, write.batch, write.route
@@ -259,26 +288,27 @@ class WriteDecider:
                 return AnswerHere(part, Code.INVALID_TXN_STATE, write)
             return self._entering(write._replace(transactional_id=name), held)
         if batch.producer_id < 0 or batch.is_transactional:
-            return PassOn(part)
+            return PassOn(part, write)
         return self._at_gate(write, held)
 
     def _at_gate(self, write: Write, held: Held | None) -> Decision:
         part, batch = write.part, write.batch
-        verdict = self._shared.gate.judge(part.topic, part.partition, batch, held.known if held else {})
+        known = held.known.get(write.in_log) if held is not None else None
+        verdict = self._shared.gate.judge(part.topic, part.partition, batch, known)
         if verdict is Verdict.PASS and self._blocks(write):
-            # The target may not know a producer refused before the flip, and accepts any first sequence then (B3).
+            # The written log may not know a producer refused before the flip, and accepts any first sequence then (B3).
             return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write, behind=True)
         if verdict is Verdict.GAP and held is not None and self._gaps.insisted(write.key, batch, held.since):
             verdict = Verdict.ADMIT_ALONE
         match verdict:
             case Verdict.PASS:
-                return PassOn(part, write)
+                return PassOn(part, write) if write.route.at_target else self._forward(write)
             case Verdict.ADMIT_ALONE:
-                return AdmitAlone(write)
+                return AdmitAlone(write) if write.route.at_target else self._forward(write, alone=True)
             case Verdict.WAIT | Verdict.ASK:
                 return Wait(write)
             case Verdict.DUPLICATE:
-                offset = held.offsets.get(write.key, -1) if held is not None else -1
+                offset = held.offsets.get(write.in_log, -1) if held is not None else -1
                 return AnswerHere(part, 0, write, base_offset=offset)
             case Verdict.FENCED:
                 return AnswerHere(part, Code.INVALID_PRODUCER_EPOCH, write)
@@ -309,12 +339,37 @@ class WriteDecider:
         if write.transactional_id and error in _NOT_APPENDED:
             self.not_appended(write)
 
-    def stored(self, write: Write, known: ProducerMark) -> StoredBatch | None:
-        """Return the source's copy of a batch that the target's log shows to be a duplicate; None for other batches."""
-        part, batch = write.part, write.batch
-        if self._shared.gate.judge(part.topic, part.partition, batch, {write.key: known}) is not Verdict.DUPLICATE:
-            return None
-        return StoredBatch(batch.producer_id + write.route.shift, batch.producer_epoch, batch.base_sequence)
+    def answered_at_target(self, write: Write, error: int) -> None:
+        """Note the target's answer to a batch that is counted, because its topic can be rolled back.
+
+        After a flip the source may not know the producer, as the target after a promote. So a failed batch stops the
+        batches behind it, and the rollback's barrier gets the mark of a stored batch.
+        """
+        if write.own or write.batch.is_transactional:
+            return
+        if error in _NOT_APPENDED:
+            self.not_appended(write)
+        elif not error:
+            batch = write.batch
+            self._shared.forwards.acknowledged(
+                write.route.key, write.part.partition, batch.producer_id, batch.producer_epoch, batch.last_sequence
+            )
+
+    def stored(self, write: Write, known: ProducerMark) -> list[tuple[str, StoredBatch]]:
+        """Return the places of a duplicate, likeliest first: link or TARGET, and the batch in that log.
+
+        The list is empty for a batch that the written log shows to be no duplicate.
+        """
+        part, batch, route = write.part, write.batch, write.route
+        if self._shared.gate.judge(part.topic, part.partition, batch, known) is not Verdict.DUPLICATE:
+            return []
+        return [
+            (
+                TARGET if era.at_target else route.link,
+                StoredBatch(batch.producer_id + era.shift, batch.producer_epoch, batch.base_sequence),
+            )
+            for era in route.former_eras
+        ]
 
     def stamp(self, write: Write) -> StampedWrite:
         """Give a forwarded batch the producer id that the source shall see.
@@ -357,8 +412,8 @@ class WriteDecider:
             if there:
                 self.stops.lift(key, stop)
 
-        if route.serve is Serve.LOCAL:
-            self._shared.conversations.start(self._shared.has_written(*key)).then(found)
+        if route.at_target:
+            self._shared.conversations.start(self._shared.has_written(*write.in_log[1:])).then(found)
         else:
             producer = write.source_producer or (batch.producer_id + route.shift, batch.producer_epoch)
             self._shared.backend.source_has(route.link, *key[:2], StoredBatch(*producer, stop.sequence)).then(found)

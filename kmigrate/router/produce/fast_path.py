@@ -2,13 +2,14 @@
 
 Nearly all forwarded writes are of this kind, and the work per batch is most of their cost. So this module knows a
 single case: idempotent batches and batches without a producer id, of topics that are forwarded to the same broker. No
-batch may be stopped, or under way since before a leader moved, and the connection may not have too many stops.
+batch may be stopped, or under way since before a leader moved, and the connection may not have too many stops. After a
+rollback no batch may be a first write that the gate has to judge.
 `produce.decide` judges any other request. A `SplitWrite` handles any answer but success, as if it had sent the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
@@ -58,6 +59,7 @@ class FastForward:
         topic: str | None = None
         route: TopicRoute | None = None
         leaders: dict[int, int] = {}
+        gated = False
         for part in request.parts:
             if part.topic is not topic:
                 topic = part.topic
@@ -68,6 +70,7 @@ class FastForward:
                 if upstream is None or upstream.link != route.link:
                     return None
                 leaders = self._known.setdefault(topic, {})
+                gated |= bool(route.gate)
             head = whole_batch(part.records)
             if head is None or route is None or upstream is None:
                 return None
@@ -80,7 +83,16 @@ class FastForward:
                     return None
                 leaders[part.partition] = leader
             batches.append(_FastWrite(part, route, head))
-        return None if upstream is None or self._decider.stops.hold_any(batches) else upstream
+        judged = self._decider.stops.hold_any(batches) or (gated and not self._pass_gate(batches))
+        return None if judged else upstream
+
+    def _pass_gate(self, batches: Iterable[_FastWrite]) -> bool:
+        """Return whether the gate lets all batches pass without a question, after a rollback."""
+        passes = self._shared.gate.passes
+        return all(
+            producer_id < 0 or passes((part.topic, part.partition, producer_id), epoch, next_sequence(sequence, delta))
+            for part, _, (_, delta, producer_id, epoch, sequence) in batches
+        )
 
     def _begin(
         self, link: str, first: ProducePart, version: int, batches: list[_FastWrite]

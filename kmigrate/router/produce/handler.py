@@ -150,40 +150,41 @@ class ProduceHandler:
         if write.route.serve is Serve.HOLD:
             stood_behind = held.since < self._last_fence[0] and key in self._last_fence[1]
             held.fenced.setdefault((key, write.part.partition), held.since if stood_behind else now)
-            if write.transactional_id and write.key not in held.asked:
-                held.asked.add(write.key)
+            if write.transactional_id and write.in_log not in held.asked:
+                held.asked.add(write.in_log)
                 self._transactions.look(write.transactional_id).then(lambda _: self._advance())
-        elif write.route.serve is Serve.FORWARD:
+        elif write.route.serve is Serve.FORWARD and write.own:
             self._ask_own_id()
         elif write.transactional_id:
             self._enter_deferred(write, held)
-        elif write.key not in held.asked and write.key not in self._shared.gate.priming:
-            held.asked.add(write.key)
+        elif write.in_log not in held.asked and write.key not in self._shared.gate.priming:
+            held.asked.add(write.in_log)
             self._shared.conversations.start(self._ask_mark(write, held))
 
     def _ask_mark(self, write: Write, held: Held) -> Conversation[None]:
-        """Ask for the target's newest batch of a producer, and for the first copy of a duplicate (gate, C and D)."""
-        key, backend = write.key, self._shared.backend
+        """Ask for the written log's newest batch of a producer, and for the copy of a duplicate (gate, C and D)."""
+        key, backend, offset = write.in_log, self._shared.backend, -1
         mark = yield from backend.producer_mark(*key)
         if mark is None:
             self._ask_again(write, held)
             return
-        stored, offset = self._decider.stored(write, mark), -1
-        if stored is not None:
-            offset = yield from backend.find_on_source(write.route.link, *key[:2], stored)
+        for at, stored in self._decider.stored(write, mark):
+            offset = yield from backend.find_stored(at, *write.key[:2], stored)
+            if offset >= 0:
+                break
         held.known[key], held.offsets[key] = mark, offset
         self._advance()
 
     def _ask_again(self, write: Write, held: Held) -> None:
-        """Ask again if the write still waits, because the target has not told whether a producer is known."""
-        held.asked.discard(write.key)
+        """Ask again if the write still waits, because the cluster has not told whether a producer is known."""
+        held.asked.discard(write.in_log)
         self._advance()
 
     def _enter_deferred(self, write: Write, held: Held) -> None:
         """Add a partition to its transaction before the first batch to the target (`shared.deferred_partitions`, B)."""
-        if write.key in held.asked or write.key in self._shared.gate.priming:
+        if write.in_log in held.asked or write.key in self._shared.gate.priming:
             return
-        held.asked.add(write.key)
+        held.asked.add(write.in_log)
 
         def entered() -> None:
             self._shared.deferred.entered(write.transactional_id, *write.key[:2])
@@ -193,7 +194,7 @@ class ProduceHandler:
             if not code:
                 entered()
             elif row(code).retriable:
-                held.asked.discard(write.key)
+                held.asked.discard(write.in_log)
                 self._client.wake_at(self._client.now() + _AGAIN_S)
                 return
             else:

@@ -8,11 +8,12 @@ NOT_LEADER_OR_FOLLOWER (6), and the client sends the batch again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
+from kmigrate.records.batch import translate
 from kmigrate.router.produce.answer_errors import count_errors, show_answer
 from kmigrate.router.produce.decide import (
     AdmitAlone,
@@ -30,6 +31,7 @@ from kmigrate.router.wire.produce import (
     PartitionAnswer,
     ProducePart,
     ProduceRequest,
+    all_stored,
     encode_answer,
     encode_request,
     parse_answer,
@@ -44,6 +46,8 @@ class _ToTarget:
 
     admitted: list[Write]
     """Batches that go alone."""
+    counted: list[Write]
+    """Batches of topics with a way back: the fence of a rollback waits for their fate."""
     whole: bool
     """True if the request is the client's own frame, so that its answer may pass unchanged."""
 
@@ -55,6 +59,8 @@ class _ToSource:
     batches: Sequence[StampedWrite]
     version: int
     whole: bool
+    admitted: Sequence[Write] = ()
+    """Batches that go alone."""
 
 
 class SplitWrite:
@@ -85,6 +91,7 @@ class SplitWrite:
     def send(self, frame: bytearray, decisions: Iterable[Decision]) -> None:
         """Stamp, count and send everything now."""
         source: dict[tuple[str, int, int], list[StampedWrite]] = {}
+        alone: dict[tuple[str, int, int], list[Write]] = {}
         target: list[PassOn | AdmitAlone] = []
         answered: list[AnswerHere] = []
         for decision in decisions:
@@ -92,6 +99,8 @@ class SplitWrite:
                 case Forward(write, node, version):
                     stamped = self._decider.stamp(write)
                     source.setdefault((write.route.link, node, version), []).append(stamped)
+                    if decision.alone:
+                        alone.setdefault((write.route.link, node, version), []).append(write)
                 case PassOn() | AdmitAlone():
                     target.append(decision)
                 case AnswerHere():
@@ -101,8 +110,8 @@ class SplitWrite:
         self._waiting = len(source) + bool(target)
         if target:
             self._to_target(target, frame)
-        for (link, node, version), batches in source.items():
-            self._to_source(link, node, version, batches, frame)
+        for place, batches in source.items():
+            self._to_source(*place, batches, alone.get(place, ()), frame)
         if not self._waiting:
             self._finish()
 
@@ -126,45 +135,90 @@ class SplitWrite:
         admitted = [decision.write for decision in decisions if isinstance(decision, AdmitAlone)]
         for write in admitted:
             self._shared.gate.prime(write.key, self._client)
-        for decision in decisions:
-            if decision.write is not None:
-                self._decider.passes(decision.write)
-        silent = request.acks == 0 and not admitted
+        writes = [decision.write for decision in decisions if decision.write is not None]
+        for write in writes:
+            self._decider.passes(write)
+            if write.shift:
+                translate(write.part.records, write.batch.producer_id, write.batch.producer_id + write.shift)
+        counted = [write for write in writes if write.route.copied_back]
+        silent = request.acks == 0 and not admitted and not counted
         whole = len(decisions) == len(request.parts) and (request.acks != 0 or silent)
         pieces: list[Buffer] = [frame]
         if not whole:
-            acks = 1 if admitted and request.acks == 0 else request.acks
+            acks = request.acks if silent else request.acks or 1
             pieces = self._encode((decision.part for decision in decisions), request.version, acks)
         if silent:
             self._waiting -= 1
             self._client.to_target(pieces, self._head.correlation_id, None)
+            return
+        sent = _ToTarget(admitted, counted, whole)
+        if counted:
+            self._send_counted(sent, pieces)
         else:
-            sent = _ToTarget(admitted, whole)
             self._client.to_target(pieces, self._head.correlation_id, lambda answer: self._target(sent, answer))
 
+    def _send_counted(self, sent: _ToTarget, pieces: list[Buffer]) -> None:
+        """Send writes to the target that count as in flight until their fate is known, as forwards do."""
+        counts = Counter(write.route.key for write in sent.counted)
+        for key, count in counts.items():
+            self._shared.forwards.opened(key, count)
+
+        def done(outcome: Outcome) -> None:
+            try:
+                if outcome.frame is not None:
+                    self._target(sent, outcome.frame)
+            finally:
+                for key, count in counts.items():
+                    self._shared.resolved(key, count)
+
+        self._client.write_to_target(pieces, self._head.correlation_id, done)
+
     def _target(self, sent: _ToTarget, frame: bytearray) -> None:
-        if sent.whole and not sent.admitted:
+        if sent.whole and not sent.admitted and not sent.counted:
             self._reply(show_answer(frame, self._request, self._shared.served))
+            return
+        if sent.whole and not sent.admitted and all_stored(frame, self._request):
+            for write in sent.counted:
+                self._decider.answered_at_target(write, Code.NONE)
+            self._reply(frame)
             return
         answers, throttle, hints = parse_answer(frame, self._request.version)
         errors = {(answer.topic, answer.partition): answer.error for answer in answers}
+        self._settle(sent.admitted, errors)
         for write in sent.admitted:
-            error = errors.get(write.key[:2])
-            self._shared.gate.settled(write.key, error in (0, Code.DUPLICATE_SEQUENCE_NUMBER))
-            if error is not None:
+            if (error := errors.get(write.key[:2])) is not None:
                 self._decider.admitted(write, error)
+        for write in sent.counted:
+            if (error := errors.get(write.key[:2])) is not None:
+                self._decider.answered_at_target(write, error)
         if sent.whole and not hints:
             self._reply_whole(frame, answers)
         else:
             self._take(answers, throttle)
         self._shared.gate.look_again(write.key for write in sent.admitted)
 
+    def _settle(self, admitted: Iterable[Write], errors: Mapping[tuple[str, int], int]) -> None:
+        """Note the outcome of batches that went alone."""
+        for write in admitted:
+            accepted = errors.get(write.key[:2]) in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER)
+            self._shared.gate.settled(write.key, accepted)
+
     # to the source
 
-    def _to_source(self, link: str, node: int, newest: int, batches: list[StampedWrite], frame: bytearray) -> None:
+    def _to_source(
+        self,
+        link: str,
+        node: int,
+        newest: int,
+        batches: list[StampedWrite],
+        admitted: Sequence[Write],
+        frame: bytearray,
+    ) -> None:
+        for write in admitted:
+            self._shared.gate.prime(write.key, self._client)
         request, version = self._request, min(self._request.version, newest)
         whole = len(batches) == len(request.parts) and request.acks != 0 and version == request.version
-        part = _ToSource(batches, version, whole)
+        part = _ToSource(batches, version, whole, admitted)
         parts = (batch.write.part for batch in batches)
         pieces = [frame] if whole else self._encode(parts, version, request.acks or 1)
         counts = Counter(batch.write.route.key for batch in batches)
@@ -181,6 +235,7 @@ class SplitWrite:
             finally:
                 for key, count in counts.items():
                     self._shared.resolved(key, count)
+            self._shared.gate.look_again(write.key for write in part.admitted)
 
         self._client.to_source(link, node, pieces, self._head.correlation_id, done)
 
@@ -203,12 +258,16 @@ class SplitWrite:
         if outcome.frame is not None:
             self._source_answered(part, outcome.frame)
         elif not outcome.sent:
+            self._settle(part.admitted, {})
             self._refused(part, outcome.refused)
         else:
+            self._settle(part.admitted, {})
             self._client.close("the outcome of a forwarded write is unknown: the client shall send it again")
 
     def _source_answered(self, part: _ToSource, frame: bytearray) -> None:
         answers, throttle, hints = parse_answer(frame, part.version)
+        if part.admitted:
+            self._settle(part.admitted, {(answer.topic, answer.partition): answer.error for answer in answers})
         batches = {batch.key[:2]: batch for batch in part.batches}
         shown = []
         doubtful: list[tuple[Write, int]] = []

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.model.routes import RoutingTable
 
 __all__ = ["DeferredPartitions", "ProducerIdentity"]
 
@@ -81,7 +81,7 @@ class DeferredPartitions:
         """Return whether a producer may have written a topic at its source before the topic's promote (A)."""
         name, producer_id, epoch = producer
         route = table.topics.get(topic)
-        if route is None or route.serve is not Serve.LOCAL:
+        if route is None or not route.at_target:
             return False
         known = table.transactions.get(name, {}).get(route.link)
         return known is not None and (known.producer_id, known.epoch) == (producer_id, epoch) and topic in known.topics

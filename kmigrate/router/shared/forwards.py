@@ -1,8 +1,12 @@
-"""Counts batches that have left for the source and are not resolved, and keeps the source's acknowledgements.
+"""Counts batches that have left for the cluster that is written, and keeps that cluster's acknowledgements.
 
 The count per topic is a fence's proof. Once the table says hold, no forward of that topic leaves any more: a single
 assignment swaps the table, and forwards are decided without an await. So the count only falls, and 0 means that every
 forward of every older epoch is resolved.
+
+Under a promote's fence the written cluster is the source. Under a rollback's fence it is the target. Writes to the
+target are counted while the topic has a way back. The flip that opens a way back is one record with the promote. So the
+first table that sends a write to the target counts the write, and no uncounted write is older than the way back.
 
 A forward is resolved when its answer is read, or when its source connection is lost and the client's connection has
 been closed for it. Then the bytes may still arrive late at the source: below the barrier and in the barrier's table, or
@@ -62,12 +66,12 @@ class InFlightForwards:
     """Fence at which a topic was reported to have nothing in flight, by topic key; such a report stays true."""
 
     def sent(self, key: str, count: int = 1) -> None:
-        """Count forwards that leave for the source now."""
+        """Count forwards that leave for the source now; `opened` alone counts writes to the target."""
         self.opened(key, count)
         self.total += count
 
     def opened(self, key: str, count: int = 1) -> None:
-        """Count something of a topic as not resolved: forwards, or a transaction that is open there."""
+        """Count something of a topic as not resolved: forwards, writes to the target, or an open transaction."""
         self.in_flight[key] = self.in_flight.get(key, 0) + count
 
     def resolved(self, key: str, count: int = 1) -> bool:
@@ -77,7 +81,7 @@ class InFlightForwards:
         return left == 0
 
     def acknowledged(self, key: str, partition: int, producer_id: int, epoch: int, last_sequence: int) -> None:
-        """Note that the source has stored a batch of a producer, under the id that the client knows."""
+        """Note that the written cluster has stored a batch of a producer, under the id that the client knows."""
         topic = self._acked.get(key)
         if topic is None:
             topic = self._acked[key] = {}
@@ -115,15 +119,18 @@ class InFlightForwards:
                 self._epochs[route.key] = route.fence_epoch
                 self._holds.pop(route.key, None)
         before, self._routes = self._routes, table.topics
-        both = (routes.get(name) for name in table.changes_since(before) for routes in (before, table.topics))
-        keys = {route.key for route in both if route is not None} | self._gone
+        changed = [(before.get(name), table.topics.get(name)) for name in table.changes_since(before)]
+        for old, new in changed:
+            if old is not None and new is not None and old.era != new.era:
+                self._acked.pop(old.key, None)  # the barrier table of the flip has these producers
+        keys = {route.key for both in changed for route in both if route is not None} | self._gone
         if not before:
             keys.update(self._acked, self._drained, self._epochs, self._holds, self.in_flight)
         for key in keys:
             self._keep_needed(key, table.route_of(key))
 
     def _keep_needed(self, key: str, route: TopicRoute | None) -> None:
-        if route is None or route.serve is Serve.LOCAL:
+        if route is None or (route.at_target and not route.copied_back):
             self._acked.pop(key, None)
         self._gone.discard(key)
         if route is not None:

@@ -1,23 +1,26 @@
-"""Guards first writes: decides after the flip which batch of a producer may be the target's first.
+"""Guards first writes: decides after a flip which batch of a producer may be the first in the log that is written now.
 
-A broker that does not know a producer id accepts any first sequence (B3). So right after a topic's flip only the router
+After a promote that log is the target's, after a rollback the source's; the *other* cluster's log was written before. A
+broker that does not know a producer id accepts any first sequence (B3). So right after a topic's flip only the router
 knows which sequence comes next, from the barrier table: per partition, the (id, epoch, last sequence) of each producer
-that the source holds below the barrier.
+that the other cluster holds below the barrier.
 
 A  A producer that is not in the table passes: its batch is its first anywhere.
-B  Until the target is known to hold the producer, only the batch right after the barrier passes (last + 1, or sequence
-   0 of a later epoch). That batch passes *alone*: were a second batch in flight, a refusal of the first would let the
-   second in (W3).
-C  Once such a write is acknowledged, or DescribeProducers shows that the target knows the id, the producer is open for
-   good. From then on the broker judges.
-D  A batch at or below the barrier is a retry of a batch that the source has and the mirror has copied: answered as a
-   duplicate, and never forwarded. A retry may also come when the batch after the barrier has passed, because the source
-   had stored the retried batch and answered an error. So the router asks for the producer's last sequence in the
-   target's log. A batch up to that sequence is a duplicate, through whichever router the batch comes; a batch beyond is
-   new: the producer's sequences have wrapped.
+B  Until the written log is known to hold the producer, only the batch right after the barrier passes (last + 1, or
+   sequence 0 of a later epoch). That batch passes *alone*: were a second batch in flight, a refusal of the first would
+   let the second in (W3).
+C  Once such a write is acknowledged, or DescribeProducers shows that the written log knows the id, the producer is
+   open until the next flip. From then on the broker judges.
+D  A batch at or below the barrier is a retry of a batch that the other cluster has and the mirror has copied: answered
+   as a duplicate, and never forwarded. A retry may also come when the batch after the barrier has passed, because the
+   other cluster had stored the retried batch and answered an error. So the router asks for the producer's last sequence
+   in the written log. A batch up to that sequence is a duplicate, through whichever router the batch comes; a batch
+   beyond is new: the producer's sequences have wrapped.
 E  A batch shortly after the batch that follows the barrier would be a gap: answered with a retriable "not leader", and
    forwarded only after the client has insisted for seconds (`produce.ordering`). A batch so far from the barrier that
-   no client has as much under way follows something that the target has forgotten (V6). Both kinds pass as in B.
+   no client has as much under way follows something that the log has forgotten (V6). Both kinds pass as in B.
+F  Each flip begins an era (`TopicRoute.era`), and nothing that the gate has learned of a topic lasts longer than its
+   era: the next era's log knows none of the producers.
 
 Sequences wrap at 2^31 and compare in that ring. The gate's state belongs to a single process; another router, or a
 restarted router, learns of open producers by C.
@@ -32,7 +35,7 @@ from typing import Protocol
 
 from kmigrate.model.ids import SEQUENCES
 from kmigrate.model.records import ProducerMark
-from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
+from kmigrate.model.routes import RoutingTable, TopicRoute, WriteEra
 from kmigrate.records.batch import Batch
 
 __all__ = ["FirstWriteGate", "GateKey", "Keyed", "Verdict", "ring_distance"]
@@ -42,6 +45,7 @@ _NEAR = 1 << 24
 
 GateKey = tuple[str, int, int]
 """Topic, partition, producer id as the client knows it."""
+_NO_MARKS: Mapping[int, ProducerMark] = {}
 
 
 class Keyed(Protocol):
@@ -58,7 +62,7 @@ class Verdict(Enum):
     WAIT = "wait"
     """Another batch of this producer is priming."""
     ASK = "ask"
-    """Ask whether the target knows the producer, then judge again."""
+    """Ask whether the written log knows the producer, then judge again."""
     DUPLICATE = "duplicate"
     FENCED = "fenced"
     """The epoch is older than the barrier's."""
@@ -87,46 +91,51 @@ class FirstWriteGate:
     """Callbacks at the outcome in order of arrival, by producer: after a flip thousands wait for other producers."""
 
     def load(self, table: RoutingTable) -> None:
-        """Take the barrier tables of all promoted topics; tables of topics that are not promoted are dropped."""
+        """Take the barrier tables of all flipped topics; what belongs to a former era of a topic is dropped (F)."""
         if self._routes is table.topics:
             return
         before, self._routes = self._routes, table.topics
+        flipped: set[str] = set()
         dropped = False
         for name in table.changes_since(before):
-            old, new = _barrier_of(before.get(name)), _barrier_of(table.topics.get(name))
-            for partition in old.keys() - new.keys():
+            old, new = before.get(name), table.topics.get(name)
+            if _era(old) != _era(new):
+                flipped.add(name)
+            known, wanted = _barrier_of(old), _barrier_of(new)
+            for partition in known.keys() - wanted.keys():
                 del self.marks[name, partition]
                 dropped = True
-            for partition, producers in new.items():
+            for partition, producers in wanted.items():
                 # A topic may have thousands of producers, and a table is made at each change.
-                if old.get(partition) is not producers:
+                if known.get(partition) is not producers:
                     self.marks[name, partition] = {mark.producer_id: mark for mark in producers}
-        if dropped:
-            self.opened = {key for key in self.opened if key[:2] in self.marks}
-            self._round = {key for key in self._round if key[:2] in self.marks}
+        if flipped or dropped:
+            self.opened = {key for key in self.opened if key[:2] in self.marks and key[0] not in flipped}
+            self._round = {key for key in self._round if key[:2] in self.marks and key[0] not in flipped}
 
-    def judge(self, topic: str, partition: int, batch: Batch, known: Mapping[GateKey, ProducerMark]) -> Verdict:
-        """Return how to treat a batch; `known` has the target's answers to earlier ASK verdicts."""
-        mark = self.marks.get((topic, partition), {}).get(batch.producer_id)
-        if mark is None:
-            return Verdict.PASS
+    def passes(self, key: GateKey, epoch: int, last: int) -> bool:
+        """Return whether a batch with this last sequence passes without a question; nothing is learned."""
+        mark = self.marks.get(key[:2], _NO_MARKS).get(key[2])
+        return mark is None or (key in self.opened and (key in self._round or not _may_repeat(mark, epoch, last)))
+
+    def judge(self, topic: str, partition: int, batch: Batch, known: ProducerMark | None) -> Verdict:
+        """Return how to treat a batch; `known` is the written log's answer to an earlier ASK verdict."""
         key = (topic, partition, batch.producer_id)
-        repeats = _may_repeat(mark, batch)
-        if key in self.opened and (not repeats or key in self._round):
+        if self.passes(key, batch.producer_epoch, _last(batch)):
             return Verdict.PASS
+        mark = self.marks[key[:2]][batch.producer_id]
         if key in self.priming:
             return Verdict.WAIT
         if _is_next(mark, batch):
             return Verdict.ADMIT_ALONE
-        if key not in known:
+        if known is None:
             return Verdict.ASK
-        held = known[key]
-        if held.last_sequence < 0:
+        if known.last_sequence < 0:
             return _first_of(mark, batch)
         self.opened.add(key)
-        if not repeats:
+        if not _may_repeat(mark, batch.producer_epoch, _last(batch)):
             return Verdict.PASS
-        if held.epoch == batch.producer_epoch and ring_distance(_last(batch), held.last_sequence) <= 0:
+        if known.epoch == batch.producer_epoch and ring_distance(_last(batch), known.last_sequence) <= 0:
             return Verdict.DUPLICATE
         self._round.add(key)
         return Verdict.PASS
@@ -159,8 +168,12 @@ class FirstWriteGate:
 
 
 def _barrier_of(route: TopicRoute | None) -> Mapping[int, tuple[ProducerMark, ...]]:
-    """Return the producers below the barrier of a promoted topic, by partition."""
-    return route.gate if route is not None and route.serve is Serve.LOCAL else {}
+    """Return the producers below the barrier of a topic's newest flip, by partition."""
+    return route.gate if route is not None else {}
+
+
+def _era(route: TopicRoute | None) -> WriteEra | None:
+    return route.era if route is not None else None
 
 
 def _is_next(mark: ProducerMark, batch: Batch) -> bool:
@@ -173,17 +186,17 @@ def _last(batch: Batch) -> int:
     return (batch.base_sequence + batch.count - 1) % SEQUENCES
 
 
-def _may_repeat(mark: ProducerMark, batch: Batch) -> bool:
+def _may_repeat(mark: ProducerMark, epoch: int, last: int) -> bool:
     """Return whether a batch is below the barrier, or its producer's sequences have wrapped to there."""
-    of_mark = batch.producer_epoch == mark.epoch and mark.last_sequence >= 0
-    return of_mark and -_NEAR < ring_distance(_last(batch), mark.last_sequence) <= 0
+    of_mark = epoch == mark.epoch and mark.last_sequence >= 0
+    return of_mark and -_NEAR < ring_distance(last, mark.last_sequence) <= 0
 
 
 def _first_of(mark: ProducerMark, batch: Batch) -> Verdict:
-    """Return how to treat a batch of which the target's log holds nothing, and which is not next after the barrier."""
+    """Return how to treat a batch of which the written log holds nothing, and which is not next after the barrier."""
     if batch.producer_epoch < mark.epoch:
         return Verdict.FENCED
-    if _may_repeat(mark, batch):
+    if _may_repeat(mark, batch.producer_epoch, _last(batch)):
         return Verdict.DUPLICATE
     after = mark.last_sequence if batch.producer_epoch == mark.epoch else -1
     return Verdict.GAP if abs(ring_distance(batch.base_sequence, after)) <= _NEAR else Verdict.ADMIT_ALONE

@@ -47,6 +47,7 @@ __all__ = [
     "Buffer",
     "ClientContext",
     "ClientLink",
+    "LogProducer",
     "Outcome",
     "SharedState",
     "StoredBatch",
@@ -57,6 +58,8 @@ __all__ = [
 TARGET = ""
 """Name of the target where a link's name stands for the link's source."""
 Buffer = bytes | bytearray | memoryview
+LogProducer = tuple[str, str, int, int]
+"""A producer in a log: link of a source, or TARGET; topic, partition, and the producer's id as that log has it."""
 BeginsAnswer = Callable[[], TakePiece | None]
 """Callback at the start of a large answer: returns the receiver of the pieces, or None to collect the whole answer."""
 
@@ -88,6 +91,13 @@ class ClientLink(Protocol):
 
         `answered` receives the whole answer, except an answer that `begins` takes in pieces. If the connection to the
         target is lost, the client's connection is closed: the order of requests cannot be kept.
+        """
+
+    def write_to_target(self, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]) -> None:
+        """Send a write that is accounted for to this connection's target broker.
+
+        `done` is called exactly once, also after the client is gone. If the outcome is unknown, the client's connection
+        is closed in the same event.
         """
 
     def to_source(
@@ -157,7 +167,7 @@ class ClientContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch as the source's log names it: translated id, epoch, first sequence."""
+    """A batch as a cluster's log names it: translated id, epoch, first sequence."""
 
     producer_id: int
     epoch: int
@@ -212,8 +222,8 @@ class Backend(Protocol):
     def new_producer_id(self) -> Future[int]:
         """Get a fresh producer id of the target; −1 if the target gave no id."""
 
-    def producer_mark(self, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
-        """Find a producer's last sequence in the target's log; −1: no record, None: no answer in time."""
+    def producer_mark(self, at: str, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
+        """Find a producer's last sequence in the log of a source or TARGET; −1: no record, None: no answer in time."""
 
     def source_has(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[bool | None]:
         """Find whether a source's log holds a producer's batches up to `stored`; None if the source did not answer."""
@@ -221,8 +231,8 @@ class Backend(Protocol):
     def join_at_target(self, producer: ProducerIdentity, topic: str, partition: int) -> Future[int]:
         """Add a partition, which the caller knows the client may write, to a transaction; return the error code."""
 
-    def find_on_source(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[int]:
-        """Find the base offset of a batch in the source's log; −1 if the batch is not near the log's end."""
+    def find_stored(self, at: str, topic: str, partition: int, stored: StoredBatch) -> Future[int]:
+        """Find the base offset of a batch in the log of a source or TARGET; −1 if it is not near the log's end."""
 
     def drained(self) -> None:
         """Tell the controller at once that the last forward in flight of a fenced topic is resolved."""
@@ -376,7 +386,7 @@ class SharedState:
 
     def has_written(self, topic: str, partition: int, producer_id: int) -> Conversation[bool | None]:
         """Find whether the target holds a producer's records; if so, never defer there; None: see `producer_mark`."""
-        mark = yield from self.backend.producer_mark(topic, partition, producer_id)
+        mark = yield from self.backend.producer_mark(TARGET, topic, partition, producer_id)
         if mark is None:
             return None
         if mark.last_sequence >= 0:

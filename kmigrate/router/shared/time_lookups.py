@@ -8,6 +8,7 @@ holds what was copied, as far as retention allows:
 A  An answer of the target at or beyond the barrier is right: no marker stands there.
 B  For other answers the source is believed where its log still reaches down to the target's answer, and the topic is
    the same. If the source has no record below the barrier, the answer is the first record beyond the barrier, if any.
+   A topic with a way back is copied to the source, so the source's answer beyond the barrier is right, too.
 C  In every other case the target's answer stays. No answer is ever later than the right answer.
 D  The record with the largest time is the source's, below the barrier, as long as the target's log ends at the barrier.
    A record that the target has taken since is older than the target's answer, or is that answer (A).
@@ -78,7 +79,7 @@ class TimeAnswers:
         return {
             key
             for key, told in found.items()
-            if (route := self.routes[key[0]]).serve is Serve.LOCAL
+            if (route := self.routes[key[0]]).at_target
             and (self.asked[key] == LARGEST) is (0 <= told.offset < route.barrier.get(key[1], 0))
         }
 
@@ -110,7 +111,7 @@ class TimeAnswers:
 
 def _may_be_wrong(route: TopicRoute, partition: int, offset: int) -> bool:
     """Return whether the target's answer may name a marker (rule A)."""
-    if route.serve is not Serve.LOCAL:
+    if not route.at_target:
         return True
     return 0 <= offset < route.barrier.get(partition, 0)
 
@@ -120,7 +121,7 @@ def _right(
 ) -> tuple[int, int] | None:
     """Return the right offset and time; None where the target's answer stays."""
     start = route.starts.get(partition, 0)
-    if route.serve is not Serve.LOCAL:
+    if not route.at_target:
         beyond_copy = 0 <= told.offset < start  # the copy began later
         return None if beyond_copy else (told.offset, told.timestamp)
     barrier = route.barrier.get(partition, 0)
@@ -128,6 +129,6 @@ def _right(
         return (told.offset, told.timestamp) if end is not None and end <= barrier else None
     if told.start > offset or 0 <= told.offset < offset:
         return None
-    if 0 <= told.offset < barrier:
+    if 0 <= told.offset < barrier or (route.copied_back and told.offset >= barrier):
         return told.offset, told.timestamp
     return (-1, -1) if end is not None and end <= barrier else (barrier, asked)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kmigrate.model.records import LastEnd, TransactionRecord
-from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code
 from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.open_transactions import OpenTransaction
@@ -97,7 +96,7 @@ class EndTxnHandler:
         records = self._identities.records(txn.name).values()
         record = next((each for each in records if (each.producer_id, each.epoch) == claimed and each.topics), None)
         routes = self._shared.table.topics
-        if record and any(topic in routes and routes[topic].serve is not Serve.LOCAL for topic in record.topics):
+        if record and any(topic in routes and not routes[topic].at_target for topic in record.topics):
             code = yield from self._end_where_it_was(txn, record)
             if code == Code.INVALID_TXN_STATE:
                 return (yield from self._end_at_target(txn, nowhere_else=True))

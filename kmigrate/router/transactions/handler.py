@@ -213,7 +213,7 @@ class TransactionHandler:
         homes: dict[str, str] = {}
         for topic in partitions_of(txn.request):
             route = routes.get(topic)
-            homes[topic] = TARGET if route is None or route.serve is Serve.LOCAL else route.link
+            homes[topic] = TARGET if route is None or route.at_target else route.link
         at = self._locator.open_at(txn.name)
         if self._waits(txn, at, homes):
             yield from self._next_table(txn)

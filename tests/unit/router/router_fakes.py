@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from kmigrate.model.listener_access import OPEN_ACCESS, Identity, ListenerAccess
 from kmigrate.model.records import ProducerMark, TransactionRecord
-from kmigrate.model.routes import GroupRoute, RoutingTable, Serve, TopicRoute
+from kmigrate.model.routes import DIRECT_LIMIT, GroupRoute, RoutingTable, Serve, TopicRoute, WriteEra
 from kmigrate.protocol.api import Message, frame_request
 from kmigrate.records.build import one_record_batch
 from kmigrate.router.session.session import Session
@@ -16,7 +16,7 @@ from kmigrate.router.settings import RouterSettings
 from kmigrate.router.shared.conversation import Future
 from kmigrate.router.shared.deferred_partitions import ProducerIdentity
 from kmigrate.router.shared.fallback_routers import FallbackRouters
-from kmigrate.router.shared.state import BeginsAnswer, Buffer, ClientLink, Outcome, SharedState, StoredBatch
+from kmigrate.router.shared.state import TARGET, BeginsAnswer, Buffer, ClientLink, Outcome, SharedState, StoredBatch
 from kmigrate.router.shared.time_lookups import Found
 from kmigrate.router.wire.node_ids import AddressBook
 from kmigrate.router.wire.produce import (
@@ -39,15 +39,36 @@ def route(
     fence_epoch: int = -1,
     gate: dict[int, tuple[ProducerMark, ...]] | None = None,
     link: str = "l",
+    generation: int = 0,
+    copied_back: bool = False,
+    rolling_back: bool = False,
 ) -> TopicRoute:
-    return TopicRoute(f"topic/{link}/{topic}", link, topic, serve, SHIFT, fence_epoch, 2, gate or {})
+    """Return a route; `generation` counts the topic's rollbacks."""
+    shift, before = SHIFT + generation * DIRECT_LIMIT, SHIFT + (generation - 1) * DIRECT_LIMIT
+    eras = (WriteEra(True, before if generation > 1 else 0), WriteEra(False, before)) if generation else ()
+    if serve is Serve.LOCAL or rolling_back:
+        eras = (WriteEra(False, shift), *eras[:1])
+    return TopicRoute(
+        f"topic/{link}/{topic}",
+        link,
+        topic,
+        serve,
+        shift,
+        fence_epoch,
+        2,
+        gate or {},
+        rolling_back=rolling_back,
+        target_shift=shift if generation else 0,
+        copied_back=copied_back,
+        former_eras=eras,
+    )
 
 
 def table(
     *routes: TopicRoute, epoch: int = 1, held: Sequence[str] = (), ids: Sequence[TransactionRecord] = ()
 ) -> RoutingTable:
     named = {name: {one.link: one for one in ids if one.name == name} for name in {one.name for one in ids}}
-    mirroring = tuple(sorted({one.link for one in routes if one.serve is not Serve.LOCAL}))
+    mirroring = tuple(sorted({one.link for one in routes if not one.at_target}))
     siblings = dict.fromkeys(mirroring, mirroring)  # All mirroring links have the same source cluster.
     sources = tuple(sorted({one.link for one in routes}))[:1]
     return RoutingTable(
@@ -117,6 +138,9 @@ class FakeClientLink(ClientLink):
 
         self.sent.append(Sent("target", bytearray(b"".join(parts)), done if answered else None, begins))
 
+    def write_to_target(self, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]) -> None:
+        self.sent.append(Sent("target", bytearray(b"".join(parts)), done))
+
     def to_source(
         self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
     ) -> None:
@@ -157,6 +181,8 @@ class FakeBackend:
     refreshed: list[str] = field(default_factory=list)
     ids: list[Callable[[int], None]] = field(default_factory=list)
     asked: list[tuple[str, int, int, Callable[[ProducerMark | None], None]]] = field(default_factory=list)
+    """Requests for a producer's newest batch in the target's log."""
+    asked_source: list[tuple[str, int, int, Callable[[ProducerMark | None], None]]] = field(default_factory=list)
     found: list[tuple[str, str, int, StoredBatch]] = field(default_factory=list)
     sought: list[tuple[str, str, int, StoredBatch, Callable[[bool | None], None]]] = field(default_factory=list)
     joins: list[tuple[ProducerIdentity, str, int, Callable[[int], None]]] = field(default_factory=list)
@@ -232,9 +258,12 @@ class FakeBackend:
         self.ids.append(given.set)
         return given
 
-    def producer_mark(self, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
+    def producer_mark(self, at: str, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
         mark = Future[ProducerMark | None]()
-        self.asked.append((topic, partition, producer_id, mark.set))
+        if at == TARGET:
+            self.asked.append((topic, partition, producer_id, mark.set))
+        else:
+            self.asked_source.append((topic, partition, producer_id, mark.set))
         return mark
 
     def source_has(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[bool | None]:
@@ -247,8 +276,8 @@ class FakeBackend:
         self.joins.append((producer, topic, partition, code.set))
         return code
 
-    def find_on_source(self, link: str, topic: str, partition: int, stored: StoredBatch) -> Future[int]:
-        self.found.append((link, topic, partition, stored))
+    def find_stored(self, at: str, topic: str, partition: int, stored: StoredBatch) -> Future[int]:
+        self.found.append((at, topic, partition, stored))
         return Future(self.stands_at)
 
     def drained(self) -> None:

@@ -202,7 +202,7 @@ def _told(target: _Target, *producer_ids: int) -> list[tuple[int, int] | None]:
         answers: list[asyncio.Future[ProducerMark | None]] = []
         for producer_id in producer_ids:
             answers.append(asyncio.get_running_loop().create_future())
-            made.producer_mark("t", 0, producer_id).then(answers[-1].set_result)
+            made.producer_mark(TARGET, "t", 0, producer_id).then(answers[-1].set_result)
         async with asyncio.timeout(20):
             marks = [await answer for answer in answers]
         asked = target.asked
@@ -312,7 +312,7 @@ def test_a_duplicate_is_told_without_its_offset_where_the_source_is_silent_befor
         made = _over(Silent(), tasks)
         made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        made.find_on_source("l", "t", 0, StoredBatch(5, 0, 3)).then(told.set_result)
+        made.find_stored("l", "t", 0, StoredBatch(5, 0, 3)).then(told.set_result)
         async with asyncio.timeout(5):
             offset = await told
         await tasks.close()
@@ -321,7 +321,7 @@ def test_a_duplicate_is_told_without_its_offset_where_the_source_is_silent_befor
     monkeypatch.setattr(clusters, "_LONGEST_SOUGHT_S", 0.01)
     assert asyncio.run(scenario()) == -1
     assert [record.getMessage() for record in caplog.records] == [
-        "a duplicate is answered without its offset: the source does not answer"
+        "a duplicate is answered without its offset: the cluster does not answer"
     ]
 
 

@@ -1,6 +1,7 @@
 """Idempotent producers of two routers through fences, flips and faults: each batch is stored once and in order.
 
-A fake of each cluster keeps what a broker keeps of a producer; a flip copies the source's log as the mirror does.
+A fake of each cluster keeps what a broker keeps of a producer; a flip copies the written log as the mirror does. A
+topic is promoted, rolled back and promoted again, as often as the dice say.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kmigrate.protocol.codes import Code
 from kmigrate.router.session.session import Session
 from kmigrate.router.shared.state import Outcome
 from kmigrate.router.wire.produce import ProducePart, ProduceRequest, encode_request, parse_answer
-from tests.unit.router.router_fakes import SHIFT, FakeClientLink, Sent, Stage, batch, held, route
+from tests.unit.router.router_fakes import FakeClientLink, Sent, Stage, batch, held, route
 
 _PARTITIONS = (0, 1)
 _IN_FLIGHT = 5
@@ -36,6 +37,9 @@ class _Log:
         self.held: list[Written] = []
         self.known: dict[int, deque[int]] = {}
 
+    def last(self, producer: int) -> int:
+        return self.known.get(producer, [-1])[-1]
+
     def append(self, producer: int, sequence: int) -> int:
         known = self.known.setdefault(producer, deque(maxlen=_IN_FLIGHT))
         if sequence in known:
@@ -43,7 +47,7 @@ class _Log:
         if known and sequence != known[-1] + 1:
             return Code.OUT_OF_ORDER_SEQUENCE_NUMBER
         known.append(sequence)
-        self.held.append((producer % SHIFT, sequence))
+        self.held.append((producer % DIRECT_LIMIT, sequence))
         return 0
 
 
@@ -119,8 +123,11 @@ class _Client:
 class _Play:
     """A topic with two partitions, two routers and three clients."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, uncounted: bool) -> None:
         self.dice, self.now, self.troubled = random.Random(seed), 0.0, True
+        self.uncounted, self.generation = uncounted, 0
+        """`uncounted`: the topic has no way back, so nobody counts the writes to the target."""
+        self.gate: dict[int, tuple[ProducerMark, ...]] = {}
         self.source, self.target = [_Log(), _Log()], [_Log(), _Log()]
         self.tables: list[TopicRoute] = [route("t", Serve.FORWARD)]
         self.routers = [Stage(*self.tables), Stage(*self.tables)]
@@ -129,6 +136,8 @@ class _Play:
         self.connections: list[_Connection] = []
         self.late: list[Sent] = []
         """Requests of lost connections that the broker has yet to read."""
+        self.marks: list[dict[int, ProducerMark]] = [{}, {}]
+        """Newest mark of each producer at the flips so far, by partition."""
 
     def may(self, share: float) -> bool:
         return self.troubled and self.dice.random() < share
@@ -147,10 +156,14 @@ class _Play:
             asked = router.backend.asked
             while asked and not self.may(0.5):
                 _, partition, producer, then = asked.pop(0)
-                then(None if self.may(0.2) else held(self.target[partition].known.get(producer, [-1])[-1], producer))
+                then(None if self.may(0.2) else held(self.target[partition].last(producer), producer))
+            asked = router.backend.asked_source
+            while asked and not self.may(0.5):
+                _, partition, producer, then = asked.pop(0)
+                then(None if self.may(0.2) else held(self.source[partition].last(producer), producer))
             while router.backend.sought:
                 _, _, partition, stored, tell = router.backend.sought.pop(0)
-                tell(self.source[partition].known.get(stored.producer_id, [-1])[-1] >= stored.sequence)
+                tell(self.source[partition].last(stored.producer_id) >= stored.sequence)
         while self.late and not self.may(0.8):
             self.store(self.late.pop(0))
         for client in self.clients:
@@ -176,9 +189,12 @@ class _Play:
     def lose(self, connection: _Connection) -> None:
         """End a client's connection.
 
-        The connection to the target ends too, and a part of the requests on the way arrives.
+        The connection to the target ends too, and a part of the requests on the way arrives. If the writes there are
+        counted, the router waits for their answers.
         """
         connection.session.closed()
+        if not self.uncounted:
+            return
         on_way = connection.on_way["target"]
         self.late += list(on_way)[: self.dice.randint(0, len(on_way))]
         on_way.clear()
@@ -188,14 +204,17 @@ class _Play:
         connection.pass_on()
         on_way = connection.on_way[where]
         of_source = where != "target"
-        if of_source and on_way and self.may(0.03):
+        troubled = of_source or not self.uncounted
+        if troubled and on_way and self.may(0.03):
             lost, sent = list(on_way), self.may(0.7)
             on_way.clear()
             self.late += lost[: self.dice.randint(0, len(lost))] if sent else []
             for each in lost:
                 assert each.done is not None
                 each.done(Outcome(None, sent=sent))
-        refuses = of_source and self.may(0.05)
+            if not (of_source or connection.session.gone):
+                connection.edge.close("the connection to the target is lost")
+        refuses = troubled and self.may(0.05)
         while on_way and (refuses or not self.may(0.5)):
             asked = on_way.popleft()
             codes = self.store(asked) if not refuses else [Code.NOT_ENOUGH_REPLICAS] * len(asked.request.parts)
@@ -208,37 +227,72 @@ class _Play:
         logs, codes = self.target if sent.where == "target" else self.source, []
         for part in sent.request.parts:
             producer, _, sequence = unpack_from(">qhi", part.records, 43)
-            assert (producer >= DIRECT_LIMIT) == (logs is self.source)
-            assert logs is self.source or self.route.serve is Serve.LOCAL
+            shift = self.route.target_shift if logs is self.target else producer - producer % DIRECT_LIMIT
+            assert producer - producer % DIRECT_LIMIT == shift
+            assert logs is self.source or self.route.at_target
             code = logs[part.partition].append(producer, sequence)
             codes.append(Code.REQUEST_TIMED_OUT if not code and self.may(0.1) else code)
         return codes
 
     def control(self) -> None:
         """Start a fence, and when both routers are drained, sooner or later flip or give up the fence."""
-        if self.route.serve is Serve.FORWARD and self.may(0.03):
-            self.tables.append(route("t", Serve.HOLD, fence_epoch=len(self.tables)))
+        now = self.route
+        if now.serve is Serve.FORWARD and self.may(0.03):
+            self.flip(Serve.HOLD, fence=len(self.tables))
+        elif now.serve is Serve.LOCAL and now.copied_back and self.may(0.03):
+            self.flip(Serve.HOLD, fence=len(self.tables), back=True)
         if self.route.serve is not Serve.HOLD:
             return
         words = [router.shared.forwards.fences(router.shared.table).get(self.route.key) for router in self.routers]
         heard = [word for word in words if word is not None and word.epoch == self.route.fence_epoch]
         if len(heard) < len(words) or any(word.in_flight for word in heard) or self.may(0.8):
             return
+        back, fence = self.route.rolling_back, self.route.fence_epoch
         if self.may(0.6):
-            self.tables.append(route("t", Serve.FORWARD, fence_epoch=self.route.fence_epoch))
+            self.flip(Serve.LOCAL if back else Serve.FORWARD, fence=fence, gate=self.gate)
             return
-        gate = {}
-        for at, (source, target) in enumerate(zip(self.source, self.target, strict=True)):
-            marks = [ProducerMark(producer - SHIFT, 0, known[-1]) for producer, known in source.known.items()]
-            gate[at] = tuple(marks)
-            target.held = list(source.held)
-        self.tables.append(route("t", Serve.LOCAL, fence_epoch=self.route.fence_epoch, gate=gate))
+        if any(sent.where == "target" for sent in self.late):
+            return  # a broker reads what it has got long before the end of a fence
+        written, copies = (self.target, self.source) if back else (self.source, self.target)
+        for marks, log, copy in zip(self.marks, written, copies, strict=True):
+            shift = self.route.era.shift
+            marks |= {
+                producer - shift: ProducerMark(producer - shift, 0, known[-1])
+                for producer, known in log.known.items()
+                if producer - producer % DIRECT_LIMIT == shift
+            }
+            copy.held = list(log.held)
+        self.gate = {at: tuple(marks.values()) for at, marks in enumerate(self.marks)}
+        self.flip(Serve.FORWARD if back else Serve.LOCAL, fence=fence, gate=self.gate, rollbacks=int(back))
+
+    def flip(
+        self,
+        serve: Serve,
+        *,
+        fence: int,
+        back: bool = False,
+        gate: dict[int, tuple[ProducerMark, ...]] | None = None,
+        rollbacks: int = 0,
+    ) -> None:
+        """Write the topic's next record."""
+        self.generation += rollbacks
+        self.tables.append(
+            route(
+                "t",
+                serve,
+                fence_epoch=fence,
+                gate=gate,
+                generation=self.generation,
+                rolling_back=back,
+                copied_back=not self.uncounted and (back or serve is Serve.LOCAL),
+            )
+        )
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_all_is_stored_once_and_in_order_whatever_happens_at_a_flip(seed: int) -> None:
-    play = _Play(seed)
-    for _ in range(_TROUBLED):
+def _played(seed: int, troubled: int, *, uncounted: bool = False) -> _Play:
+    """Return a play after its troubled and its calm rounds, with everything stored once and in order."""
+    play = _Play(seed, uncounted=uncounted)
+    for _ in range(troubled):
         play.round()
     play.troubled = False
     for _ in range(_CALM):
@@ -249,3 +303,15 @@ def test_all_is_stored_once_and_in_order_whatever_happens_at_a_flip(seed: int) -
         for log, count in zip(logs, client.next, strict=True):
             assert [sequence for producer, sequence in log.held if producer == client.producer] == list(range(count))
             assert count
+    return play
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_is_stored_once_and_in_order_whatever_happens_at_a_flip(seed: int) -> None:
+    _played(seed, _TROUBLED, uncounted=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_is_stored_once_and_in_order_whatever_happens_at_rollbacks(seed: int) -> None:
+    play = _played(seed, 3 * _TROUBLED)
+    assert play.generation >= 1

@@ -96,9 +96,9 @@ def test_a_partition_that_the_source_never_had_is_not_asked_about() -> None:
     asked = desk.stage.backend.producer_mark
     named: list[int] = []
 
-    def ask(topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
+    def ask(at: str, topic: str, partition: int, producer_id: int) -> Future[ProducerMark | None]:
         named.append(partition)
-        return asked(topic, partition, producer_id)
+        return asked(at, topic, partition, producer_id)
 
     desk.stage.backend.producer_mark = ask  # type: ignore[method-assign]
     desk.add("t", partitions=(0, 1, 2, 70_000, -1))

@@ -45,25 +45,25 @@ def _gate(last: int, epoch: int = 2) -> FirstWriteGate:
 def test_the_verdict_on_a_producer_that_the_target_does_not_know(
     last: int, epoch: int, sequence: int, verdict: Verdict
 ) -> None:
-    assert _gate(last).judge("t", 0, _batch(sequence, epoch), {KEY: held(-1)}) is verdict
+    assert _gate(last).judge("t", 0, _batch(sequence, epoch), held(-1)) is verdict
 
 
 def test_only_the_very_next_batch_passes_unasked() -> None:
     gate = _gate(10)
-    assert gate.judge("t", 0, _batch(11), {}) is Verdict.ADMIT_ALONE
+    assert gate.judge("t", 0, _batch(11), None) is Verdict.ADMIT_ALONE
     for sequence in (5, 10, 12, 500):
-        assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.ASK
+        assert gate.judge("t", 0, _batch(sequence), None) is Verdict.ASK
 
 
 def test_others_wait_while_one_primes_and_pass_once_it_is_accepted() -> None:
     gate = _gate(10)
     gate.prime(KEY, object())
-    assert gate.judge("t", 0, _batch(12), {}) is Verdict.WAIT
+    assert gate.judge("t", 0, _batch(12), None) is Verdict.WAIT
     gate.settled(KEY, accepted=False)
-    assert gate.judge("t", 0, _batch(11), {}) is Verdict.ADMIT_ALONE
+    assert gate.judge("t", 0, _batch(11), None) is Verdict.ADMIT_ALONE
     gate.prime(KEY, object())
     gate.settled(KEY, accepted=True)
-    assert gate.judge("t", 0, _batch(12), {}) is Verdict.PASS
+    assert gate.judge("t", 0, _batch(12), None) is Verdict.PASS
 
 
 @pytest.mark.parametrize("through_here", [False, True])
@@ -72,12 +72,12 @@ def test_what_the_source_holds_is_a_duplicate_also_when_what_came_behind_it_has_
     gate = _gate(10)
     if through_here:
         gate.prime(KEY, object())
-        assert gate.judge("t", 0, _batch(10), {}) is Verdict.WAIT
+        assert gate.judge("t", 0, _batch(10), None) is Verdict.WAIT
         gate.settled(KEY, accepted=True)
     for sequence in (7, 10):
-        assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.ASK
-        assert gate.judge("t", 0, _batch(sequence), {KEY: held(11, epoch=2)}) is Verdict.DUPLICATE
-    assert gate.judge("t", 0, _batch(12), {}) is Verdict.PASS
+        assert gate.judge("t", 0, _batch(sequence), None) is Verdict.ASK
+        assert gate.judge("t", 0, _batch(sequence), held(11, epoch=2)) is Verdict.DUPLICATE
+    assert gate.judge("t", 0, _batch(12), None) is Verdict.PASS
 
 
 @pytest.mark.parametrize("through_here", [False, True])
@@ -92,10 +92,10 @@ def test_sequences_that_come_round_again_are_no_duplicates(through_here: bool, l
     if through_here:
         gate.prime(KEY, object())
         gate.settled(KEY, accepted=True)
-    assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.ASK
-    assert gate.judge("t", 0, _batch(sequence), {KEY: held(last, epoch=2)}) is Verdict.PASS
+    assert gate.judge("t", 0, _batch(sequence), None) is Verdict.ASK
+    assert gate.judge("t", 0, _batch(sequence), held(last, epoch=2)) is Verdict.PASS
     for later in (sequence + 1, 10, 11):
-        assert gate.judge("t", 0, _batch(later), {}) is Verdict.PASS
+        assert gate.judge("t", 0, _batch(later), None) is Verdict.PASS
     gate.load(table(route("t", Serve.FORWARD)))
     assert gate._round == set()
 
@@ -104,7 +104,7 @@ def test_far_from_the_barrier_nobody_is_asked_of_who_has_passed_it() -> None:
     gate = _gate(10)
     gate.settled(KEY, accepted=True)
     for sequence in (11, 11 + _NEAR, 11 + (1 << 30), LAST - _NEAR):
-        assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.PASS
+        assert gate.judge("t", 0, _batch(sequence), None) is Verdict.PASS
 
 
 @pytest.mark.parametrize("sequence", [12 + _NEAR, 11 + (1 << 30), LAST - 2 * _NEAR])
@@ -116,14 +116,14 @@ def test_what_follows_a_billion_records_that_the_target_has_forgotten_is_no_dupl
 
     No batch that a client has in flight is so far from the barrier.
     """
-    assert _gate(10).judge("t", 0, _batch(sequence, epoch), {KEY: held(-1)}) is Verdict.ADMIT_ALONE
+    assert _gate(10).judge("t", 0, _batch(sequence, epoch), held(-1)) is Verdict.ADMIT_ALONE
 
 
 def test_a_promoted_topic_keeps_its_open_producers_over_later_tables() -> None:
     gate = _gate(10)
     gate.settled(KEY, accepted=True)
     gate.load(table(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 2, 10),)}), epoch=50))
-    assert gate.judge("t", 0, _batch(90), {}) is Verdict.PASS
+    assert gate.judge("t", 0, _batch(90), None) is Verdict.PASS
     gate.load(table(route("t", Serve.FORWARD)))
     assert gate.opened == set()
 
