@@ -19,6 +19,7 @@ from kmigrate.model.records import (
     ProducerMark,
     TopicRecord,
     TransactionRecord,
+    WayBack,
 )
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, finished, id_shift, next_table, routing_table
 from kmigrate.model.state import State
@@ -71,6 +72,36 @@ def test_the_gate_is_of_the_newest_fence_only_and_joins_its_chunks() -> None:
         )
     )
     assert table.topics["t"].gate == {0: (one, two), 1: (two,)}
+
+
+@pytest.mark.parametrize(
+    ("phase", "generation", "eras"),
+    [
+        (TopicPhase.MIRRORING, 0, [(False, 0)]),
+        (TopicPhase.PROMOTED, 0, [(True, None), (False, 0)]),
+        (TopicPhase.ROLLBACK_FENCED, 0, [(True, None), (False, 0)]),
+        (TopicPhase.MIRRORING, 1, [(False, 1), (True, None), (False, 0)]),
+        (TopicPhase.ROLLBACK_PENDING, 1, [(True, 1), (False, 1), (True, None)]),
+        (TopicPhase.FENCING, 2, [(False, 2), (True, 1), (False, 1)]),
+        (TopicPhase.PROMOTED, 2, [(True, 2), (False, 2), (True, 1)]),
+    ],
+)
+def test_each_flip_begins_an_era_with_ids_that_its_cluster_has_not_seen(
+    phase: TopicPhase, generation: int, eras: list[tuple[bool, int | None]]
+) -> None:
+    route = routing_table(state(TopicRecord("l", "t", phase, 1, generation=generation))).topics["t"]
+    shifts = [(at_target, 0 if g is None else id_shift("cluster", "uuid", g)) for at_target, g in eras]
+    assert [route.era, *route.former_eras] == shifts
+
+
+def test_the_table_that_sends_writes_to_the_target_says_that_they_are_counted() -> None:
+    """A router counts from the first write on, because the flip opens the way back in the same record."""
+    promoted = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, way_back=WayBack({0: 7}))
+    for phase in (TopicPhase.PROMOTED, TopicPhase.ROLLBACK_PENDING, TopicPhase.ROLLBACK_FENCING):
+        assert routing_table(state(replace(promoted, phase=phase))).topics["t"].copied_back
+    ended = replace(promoted, way_back=WayBack({0: 7}, ended="a foreign record"))
+    for record in (ended, replace(promoted, way_back=None), replace(promoted, phase=TopicPhase.MIRRORING)):
+        assert not routing_table(state(record)).topics["t"].copied_back
 
 
 @pytest.mark.parametrize(("phase", "told"), [(TopicPhase.FENCED, True), (TopicPhase.PROMOTED, False)])

@@ -86,9 +86,10 @@ def test_what_is_near_the_start_is_told_at_once(timestamp: int) -> None:
 
 
 def test_of_promoted_hidden_mapped_and_other_topics_no_source_is_asked() -> None:
-    mapped = replace(route("mapped", Serve.FORWARD), mapped=True)
-    stage = Stage(route("t", Serve.FORWARD), route("promoted", Serve.LOCAL), route("hidden", Serve.HIDDEN), mapped)
-    _ask(stage, *((topic, 0, LATEST) for topic in ("promoted", "hidden", "mapped", "other")))
+    mapped, back = replace(route("mapped", Serve.FORWARD), mapped=True), route("back", Serve.HOLD, rolling_back=True)
+    promoted, hidden = route("promoted", Serve.LOCAL), route("hidden", Serve.HIDDEN)
+    stage = Stage(route("t", Serve.FORWARD), promoted, hidden, mapped, back)
+    _ask(stage, *((topic, 0, LATEST) for topic in ("promoted", "hidden", "mapped", "back", "other")))
     assert len(stage.edge.sent) == 1 and not stage.backend.asked_ends
 
 

@@ -178,7 +178,8 @@ def test_as_long_as_the_source_does_not_tell_its_end_the_reader_comes_again() ->
 
 
 def test_who_reads_what_is_promoted_mapped_or_not_mirrored_is_told_at_once() -> None:
-    for routes in ((), (_route("t", Serve.LOCAL),), (replace(_route("t"), mapped=True),)):
+    back = replace(_route("t", Serve.HOLD), rolling_back=True)
+    for routes in ((), (_route("t", Serve.LOCAL),), (back,), (replace(_route("t"), mapped=True),)):
         reader = _Reader(*routes)
         reader.meets(t0=OUT_OF_RANGE)
         assert reader.told() == [OUT_OF_RANGE]

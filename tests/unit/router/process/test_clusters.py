@@ -181,6 +181,7 @@ class _Target:
         self._away = away
         """The number of requests without an answer."""
         self.asked = 0
+        self.metadata = SimpleNamespace(brokers={}, topics={})
 
     async def describe_producers(self, keys: list[tuple[str, int]]) -> Any:
         self.asked += 1
@@ -213,6 +214,31 @@ def _told(target: _Target, *producer_ids: int) -> list[tuple[int, int] | None]:
         return [(mark.epoch, mark.last_sequence) if mark is not None else None for mark in marks]
 
     return asyncio.run(scenario())
+
+
+def test_a_source_tells_whether_it_knows_a_producer_under_its_translated_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a rollback the gate guards the source; a source that is not known yet tells nothing."""
+    monkeypatch.setattr(clusters, "_LONGEST_ASKED_S", 0.1)
+    link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
+
+    async def scenario() -> list[ProducerMark | None]:
+        failures: list[BaseException] = []
+        tasks, source = TaskOwner(failures.append), cast("ClusterClient", _Target(0))
+        made = Clusters(cast("ClusterClient", _Target(0)), lambda _: source, tasks, lambda: None, lambda: None)
+        marks: list[ProducerMark | None] = []
+        for followed in (False, True):
+            if followed:
+                made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
+            answer = asyncio.get_running_loop().create_future()
+            made.producer_mark("l", "t", 0, 5).then(answer.set_result)
+            marks.append(await answer)
+        await tasks.close()
+        assert failures == []
+        return marks
+
+    unknown, known = asyncio.run(scenario())
+    assert unknown is None
+    assert known is not None and known.last_sequence >= 0
 
 
 def test_a_target_that_does_not_tell_whether_it_knows_a_producer_is_asked_once_for_all_who_wait_and_not_for_ever(

@@ -194,13 +194,16 @@ class _Clusters:
 async def scene_of(
     play: Play, ca: SandboxSecurity | None = None, held: Sequence[str] = (), plays_source: Play | None = None
 ) -> AsyncIterator[Scene]:
-    """Yield a scene; with an authority both sides use TLS, and the topic "away" is forwarded to a source."""
+    """Yield a scene; with an authority both sides use TLS.
+
+    The topic "away" is forwarded to a source. The topic "back" is promoted and can be rolled back.
+    """
     shows = None
     if ca is not None:
         shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         shows.load_cert_chain(*ca.issue("both"))
     tls = Tls(str(ca.ca_file)) if ca is not None else None
-    stage = Stage(route("away", Serve.FORWARD), held=held)
+    stage = Stage(route("away", Serve.FORWARD), route("back", Serve.LOCAL, copied_back=True), held=held)
     made, failures, broker = list[ClientConnection](), list[BaseException](), Target(play)
     target = await asyncio.start_server(broker.serve, "127.0.0.1", 0, ssl=shows)
     source = await asyncio.start_server(Target(plays_source or play).serve, "127.0.0.1", 0)
@@ -473,6 +476,72 @@ def test_a_source_that_takes_everything_and_answers_nothing_is_not_waited_for_fo
             await scene.until(lambda: in_flight == {"topic/l/away": 1})
             scene.resets()
             await scene.until(lambda: in_flight == {"topic/l/away": 0})
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_the_answer_to_a_write_that_a_rollback_waits_for_is_awaited_though_the_client_is_gone(acks: int) -> None:
+    """A closed connection proves nothing: the broker appends what it has read, also behind the rollback's barrier."""
+    at_target: list[asyncio.StreamWriter] = []
+
+    async def silent(writer: asyncio.StreamWriter, _: int) -> None:
+        at_target.append(writer)
+
+    async def scenario() -> None:
+        async with scene_of(silent) as scene:
+            await scene.sends(produce(1, "back", acks))
+            in_flight = scene.stage.shared.forwards.in_flight
+            await scene.until(lambda: bool(at_target))
+            scene.resets()
+            await scene.until(lambda: scene.made[0]._ended)
+            assert in_flight == {"topic/l/back": 1}
+            assert scene.made[0].draining
+            at_target[0].write(encode_answer([PartitionAnswer("back", 0, 0, 100)], version=8, correlation=1))
+            await scene.target.over.wait()
+            assert in_flight == {"topic/l/back": 0}
+            assert not scene.made[0].draining
+
+    asyncio.run(scenario())
+
+
+def test_a_rollback_waits_neither_for_a_lost_connection_nor_for_a_target_that_answers_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listeners, "_LAST_FORWARDS_S", 0.1)
+    at_target: list[asyncio.StreamWriter] = []
+
+    async def silent(writer: asyncio.StreamWriter, _: int) -> None:
+        at_target.append(writer)
+
+    async def scenario(*, lost: bool) -> None:
+        async with scene_of(silent) as scene:
+            await scene.sends(produce(1, "back"))
+            in_flight = scene.stage.shared.forwards.in_flight
+            await scene.until(lambda: bool(at_target))
+            assert in_flight == {"topic/l/back": 1}
+            if lost:
+                at_target[0].transport.abort()
+                assert await scene.gets(1) == b"", "the client sends the write again"
+            else:
+                scene.resets()
+            await scene.until(lambda: in_flight == {"topic/l/back": 0})
+        at_target.clear()
+
+    asyncio.run(scenario(lost=True))
+    asyncio.run(scenario(lost=False))
+
+
+def test_a_router_that_stood_still_passes_on_no_answer_to_a_write_that_a_rollback_waits_for() -> None:
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        writer.write(encode_answer([PartitionAnswer("back", 0, 0, 100)], version=8, correlation=correlation))
+
+    async def scenario() -> None:
+        async with scene_of(answer) as scene:
+            scene.stage.shared.stood_still = lambda: True
+            await scene.sends(produce(1, "back"))
+            assert await scene.gets(1) == b""
+            assert scene.stage.shared.forwards.in_flight == {"topic/l/back": 0}
 
     asyncio.run(scenario())
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmigrate.model.records import ProducerMark
-from kmigrate.model.routes import Serve
+from kmigrate.model.routes import Serve, TopicRoute
 from kmigrate.records.batch import check_crc, walk
 from kmigrate.router.produce.fast_path import FastForward
 from kmigrate.router.shared.state import Outcome
@@ -86,7 +86,7 @@ class Answer:
 class Swap:
     """Another phase of topic `a`."""
 
-    serve: Serve
+    route: TopicRoute
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,16 @@ _WRITES = st.builds(
     st.sampled_from((-1, -1, -1, 0)),
 )
 _ERRORS = st.lists(st.sampled_from((0, 0, 0, 0, 2, 3, 6, 19, 45, 10, 47)), min_size=4, max_size=4).map(tuple)
+_MARKS = {0: (ProducerMark(5, 0, 1),), 1: (ProducerMark(6, 1, 0),)}
+_PHASES = (
+    *(route("a", serve, fence_epoch=9) for serve in (Serve.FORWARD, Serve.HOLD, Serve.LOCAL)),
+    route("a", Serve.FORWARD, fence_epoch=9, gate=_MARKS, generation=1),
+)
 _STEPS = st.lists(
     _WRITES
     | _WRITES
     | st.builds(Answer, st.integers(0, 3), _ERRORS, st.sampled_from((None, None, None, True, False)))
-    | st.builds(Swap, st.sampled_from((Serve.FORWARD, Serve.HOLD, Serve.LOCAL)))
+    | st.builds(Swap, st.sampled_from(_PHASES))
     | st.builds(Lead, st.integers(1, 2)),
     max_size=14,
 )
@@ -136,7 +141,7 @@ class Played:
     def step(self, step: Step) -> None:
         stage = self.stage
         if isinstance(step, Swap):
-            stage.swap(route("a", step.serve, fence_epoch=9), _OF_B)
+            stage.swap(step.route, _OF_B)
         elif isinstance(step, Lead):
             stage.backend.leaders["a", 0] = step.node
         elif isinstance(step, Write):
@@ -149,6 +154,9 @@ class Played:
         for ask in stage.backend.ids:
             ask(900)
         stage.backend.ids.clear()
+        while stage.backend.asked_source:
+            _, _, producer, tell = stage.backend.asked_source.pop(0)
+            tell(ProducerMark(producer, -1, -1))
         self._open += [sent for sent in stage.edge.sent[self._seen :] if sent.done is not None]
         self._seen = len(stage.edge.sent)
 

@@ -75,6 +75,27 @@ def test_what_was_acknowledged_is_told_until_the_flip_and_forgotten_then() -> No
     assert kept(account) == 0
 
 
+def test_with_a_way_back_the_targets_acknowledgements_are_kept_until_the_next_flip() -> None:
+    account = InFlightForwards()
+    promoted = route("t", Serve.LOCAL, copied_back=True)
+    fenced = route("t", Serve.HOLD, fence_epoch=2, copied_back=True, rolling_back=True)
+    account.follow(table(route("t", Serve.FORWARD)))
+    account.acknowledged(KEY, 0, 6, 0, 0)
+    account.follow(table(promoted))
+    assert kept(account) == 0, "the source's acknowledgements are in the barrier table"
+    account.acknowledged(KEY, 0, 5, 0, 0)
+    for each in (fenced, promoted, fenced):
+        account.follow(table(each))
+        assert kept(account) == 1
+    assert told(account) == {0: [5]}
+    account.follow(table(route("t", Serve.FORWARD, generation=1)))
+    assert kept(account) == 0
+    account.follow(table(promoted))
+    account.acknowledged(KEY, 0, 5, 0, 0)
+    account.follow(table(route("t", Serve.LOCAL)))
+    assert kept(account) == 0, "the way back has ended"
+
+
 def test_of_a_topic_whose_link_has_ended_nothing_is_kept_but_what_is_in_flight() -> None:
     account = InFlightForwards()
     for topic in ("t", "u"):

@@ -128,6 +128,28 @@ def test_a_promoted_topic_keeps_its_open_producers_over_later_tables() -> None:
     assert gate.opened == set()
 
 
+def test_each_flip_forgets_the_open_producers_also_where_both_tables_have_the_same_marks() -> None:
+    """A router that reads many records at once never sees the fence between two flips (F)."""
+    marks = {0: (ProducerMark(5, 2, 10),)}
+    eras = [
+        route("t", Serve.LOCAL, gate=marks),
+        route("t", Serve.FORWARD, gate=marks, generation=1),
+        route("t", Serve.LOCAL, gate=marks, generation=1),
+        route("t", Serve.LOCAL, gate=marks, generation=2),
+    ]
+    gate = FirstWriteGate()
+    for each in eras:
+        gate.load(table(each))
+        assert not gate.passes(KEY, 2, 12)
+        assert gate.judge("t", 0, _batch(12), None) is Verdict.ASK
+        gate.settled(KEY, accepted=True)
+        gate.judge("t", 0, _batch(10), held(9, epoch=2))
+        assert gate.passes(KEY, 2, 12)
+        assert (gate.opened, gate._round) == ({KEY}, {KEY})
+        gate.load(table(each, route("u", Serve.FORWARD)))
+        assert (gate.opened, gate._round) == ({KEY}, {KEY}), "another topic's change ends no era"
+
+
 def test_a_table_that_names_its_changes_loads_the_same_marks_as_a_table_made_anew() -> None:
     first = table(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 2, 10),)}), route("u", Serve.HOLD))
     flipped = route("u", Serve.LOCAL, gate={1: (ProducerMark(6, 0, 3),)})

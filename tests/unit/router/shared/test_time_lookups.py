@@ -127,6 +127,24 @@ def test_of_a_promoted_topic_the_source_is_believed_below_the_barrier_as_far_as_
 
 @pytest.mark.parametrize(
     ("found", "end", "told"),
+    [(Found(0, 70, T), None, 70), (Found(0, 510, T), 600, 510), (Found(0, -1, -1), 500, -1)],
+    ids=["below", "copied-back", "nothing-there"],
+)
+@pytest.mark.parametrize("serve", [Serve.LOCAL, Serve.HOLD])
+def test_the_source_of_a_topic_with_a_way_back_is_believed_beyond_the_barrier_too(
+    serve: Serve, found: Found, end: int | None, told: int
+) -> None:
+    reader = Reader(replace(MOVED, serve=serve, rolling_back=serve is Serve.HOLD, copied_back=True))
+    reader.asks(T)
+    reader.target_says(20)
+    reader.source_says(found)
+    if end is not None:
+        reader.target_ends_at(end)
+    assert reader.told[0] == told
+
+
+@pytest.mark.parametrize(
+    ("found", "end", "told"),
     [(Found(0, 70, T), 500, 70), (Found(0, 70, T), 501, 20), (Found(0, 600, T), None, 20)],
     ids=["nothing-since", "written-since", "late-write"],
 )
