@@ -37,7 +37,7 @@ def route(
     serve: Serve,
     *,
     fence_epoch: int = -1,
-    gate: dict[int, tuple[ProducerMark, ...]] | None = None,
+    gate: Mapping[int, tuple[ProducerMark, ...]] | None = None,
     link: str = "l",
     generation: int = 0,
     copied_back: bool = False,

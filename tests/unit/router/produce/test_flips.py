@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Mapping
 from struct import unpack_from
 
 import pytest
@@ -127,7 +128,7 @@ class _Play:
         self.dice, self.now, self.troubled = random.Random(seed), 0.0, True
         self.uncounted, self.generation = uncounted, 0
         """`uncounted`: the topic has no way back, so nobody counts the writes to the target."""
-        self.gate: dict[int, tuple[ProducerMark, ...]] = {}
+        self.gate: Mapping[int, tuple[ProducerMark, ...]] = {}
         self.source, self.target = [_Log(), _Log()], [_Log(), _Log()]
         self.tables: list[TopicRoute] = [route("t", Serve.FORWARD)]
         self.routers = [Stage(*self.tables), Stage(*self.tables)]
@@ -271,7 +272,7 @@ class _Play:
         *,
         fence: int,
         back: bool = False,
-        gate: dict[int, tuple[ProducerMark, ...]] | None = None,
+        gate: Mapping[int, tuple[ProducerMark, ...]] | None = None,
         rollbacks: int = 0,
     ) -> None:
         """Write the topic's next record."""
