@@ -45,6 +45,7 @@ COMMANDS = (
     LazyCommand("wait", f"{_IN}.wait:app", "Wait until a condition holds; changes nothing."),
     LazyCommand("promote", f"{_IN}.promote:app", "Switch topics over to the target."),
     LazyCommand("report", f"{_IN}.report:app", "Reports of promotes and rollbacks."),
+    LazyCommand("rollback", f"{_IN}.rollback:app", "Switch promoted topics back to the source."),
     LazyCommand("offsets", f"{_IN}.offsets:app", "Positions, from one cluster to the other."),
     LazyCommand("verify", f"{_IN}.verify:app", "Compare source and target with Spark."),
     LazyCommand("playbook", f"{_IN}.playbook:app", "Migrations written down as steps."),

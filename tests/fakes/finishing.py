@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from kmigrate.cluster.admin import GroupMember, GroupState
+from kmigrate.cluster.client import ProducerState
 from kmigrate.cluster.committed_offsets import Committed, CommittedOffset
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import ConnectedClient, RouterPresence
@@ -54,7 +55,9 @@ class Connections:
         self.target: Any = SimpleNamespace(
             settings=SimpleNamespace(security=SimpleNamespace(protocol="PLAINTEXT")),
             metadata=SimpleNamespace(brokers={1: ("real", 9)}, cluster_id="target-id"),
+            describe_producers=self.describe_producers,
         )
+        self.producers: tuple[ProducerState, ...] = ()
         self.target_admin: Any = None
         self.leads = Leads.ROUTER
         self.addresses: list[str] = []
@@ -72,13 +75,16 @@ class Connections:
         """Return the committed offsets of groups on the source."""
         return {group: self.positions.get(group, {}) for group in groups}
 
+    async def describe_producers(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Any]:
+        return dict.fromkeys(keys, (0, self.producers))
+
     async def ask(self, _: Any, addresses: Any) -> list[Bootstrap]:
         self.addresses = list(addresses)
         return [Bootstrap(each, self.leads, "somebody answers") for each in addresses]
 
-    def finish(self, *bootstraps: str, delivery_s: float = 120.0, plan: bool = False) -> Plan:
+    def finish(self, *bootstraps: str, delivery_s: float = 120.0, plan: bool = False, **accepted: bool) -> Plan:
         with self.asking():
-            look = verbs.finish_link(self, "l", bootstraps, delivery_s)  # type: ignore[arg-type]
+            look = verbs.finish_link(self, "l", bootstraps, delivery_s, **accepted)  # type: ignore[arg-type]
             return run(run_verb(look, plan=plan))
 
     @contextmanager

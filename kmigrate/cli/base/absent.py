@@ -18,15 +18,16 @@ class Absent:
     instead: str
 
 
-_ROLLBACK = Absent("rollback", "until the flip a promote is taken back by: kmigrate promote --cancel TOPIC")
+_REVERT = Absent("other words for a rollback", "kmigrate rollback TOPIC")
 _SCHEDULE = Absent(
     "scheduled promotes",
     "promote waits for the lag by itself ([promote] pending_timeout_s); start the call at the time",
 )
 
 ABSENT: Mapping[str, Absent] = {
-    **dict.fromkeys(("rollback", "group rollback", "revert", "failback", "demote", "--target-lost"), _ROLLBACK),
-    "--no-way-back": Absent("reverse mirror", "no promote of this version has a way back after the flip"),
+    **dict.fromkeys(("revert", "failback", "demote"), _REVERT),
+    "group rollback": Absent("rollback of groups", "a group stays at the target: its topics can be rolled back alone"),
+    "--target-lost": Absent("rollback without the target", "a rollback needs both clusters: kmigrate rollback TOPIC"),
     "rehearse": Absent("rehearsal", "each changing verb looks first and changes nothing with --plan"),
     **dict.fromkeys(("--when-ready", "--not-before", "--postpone"), _SCHEDULE),
 }

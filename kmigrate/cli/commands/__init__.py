@@ -16,6 +16,7 @@ stragglers       `kmigrate stragglers`
 wait             `kmigrate wait`
 promote          `kmigrate promote`
 report           `kmigrate report`
+rollback         `kmigrate rollback`
 offsets          `kmigrate offsets`
 verify           `kmigrate verify`
 finish           `kmigrate link finish`

@@ -43,6 +43,12 @@ async def finish(
         bool,
         typer.Option("--accept-late", help="Go on although the target lacks late records of the source."),
     ] = False,
+    accept_restarts: Annotated[
+        bool,
+        typer.Option(
+            "--accept-restarts", help="Producers of topics that were rolled back are restarted right after the finish."
+        ),
+    ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Have routers advertise their own addresses again.")] = False,
     timeout: Timeout = 600.0,
     no_wait: NoWait = False,
@@ -75,6 +81,7 @@ async def finish(
                 clients_known=clients_known,
                 accept_misplaced=accept_misplaced_members,
                 accept_late=accept_late,
+                accept_restarts=accept_restarts,
             )
             asked = proposal.bootstraps
             return proposal

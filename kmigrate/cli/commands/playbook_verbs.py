@@ -18,7 +18,7 @@ from typing import Any
 
 import typer
 
-from kmigrate.cli.commands import finish, group, link, promote, topic, verify
+from kmigrate.cli.commands import finish, group, link, promote, rollback, topic, verify
 from kmigrate.workflow.playbook import fields
 from kmigrate.workflow.playbook.fields import Field, Fields
 
@@ -39,6 +39,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "group mirror": group.mirror,
     "group promote": group.promote,
     "promote": promote.promote,
+    "rollback": rollback.rollback,
     "verify": verify.verify,
 }
 """The verbs that change or prove something."""
@@ -58,6 +59,7 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "group mirror": ("groups",),
     "group promote": ("groups",),
     "promote": ("topics",),
+    "rollback": ("topics",),
 }
 """Keys that a step must have: values that the verb asks for on a terminal."""
 

@@ -36,10 +36,12 @@ from kmigrate.parity.report import ParityReport
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 
-__all__ = ["app", "promote"]
+__all__ = ["Holds", "app", "flip_json", "longest_holds", "promote"]
 
 app = typer.Typer()
 
+_WAY_BACK = False
+"""Whether a promote opens a way back where nothing is said and nothing is in the way."""
 _HOLD_SECONDS = 2.0
 """Seconds to wait after the flip until routers report how long they held requests."""
 
@@ -73,6 +75,13 @@ async def promote(
         OnLate | None,
         typer.Option("--on-late", help="What to do with records that the source appends after the flip (else alarm)."),
     ] = None,
+    way_back: Annotated[
+        bool | None,
+        typer.Option(
+            "--way-back/--no-way-back",
+            help="Copy the topics back to the source after the flip, so that `rollback` is possible; or end that copy.",
+        ),
+    ] = None,
     timeout: Timeout = 300.0,
     no_wait: NoWait = False,
     plan: PlanOnly = False,
@@ -91,7 +100,8 @@ async def promote(
         if cancel:
             look = partial(verbs.cancel_promote, connections, name, topics, who=call.who)
             return plan_answer(await call.carry_out(look, plan))
-        treated = await verbs.treat_late(connections, name, topics, seal, on_late)
+        treatment = verbs.Treatment(seal, on_late, ends_way_back=way_back is False, who=call.who)
+        treated = await verbs.treat_promoted(connections, name, topics, treatment)
         if treated is not None:
             return plan_answer(treated.plan if plan else await treated.carry_out())
         terms = PromoteTerms(
@@ -101,6 +111,7 @@ async def promote(
             record.settings.fence_timeout_s,
             accept_direct_writers,
             LatePolicy(seal is not False, on_late or OnLate.ALARM),
+            _WAY_BACK if way_back is None else way_back,
             asked_by=call.who,
         )
         wait = window + 1
@@ -146,7 +157,7 @@ async def promote(
                 records = await verbs.wait_topics(connections, name, topics, {TopicPhase.PROMOTED}, timeout, say)
             with watched(call, connections, name, "group", groups) as say:
                 opened = await verbs.wait_groups(connections, name, groups, timeout, say)
-        holds = await _holds(connections, records)
+        holds = await longest_holds(connections, records)
         json = {
             **made.as_json(),
             "topics": [_as_json(record, holds[record.key]) for record in records],
@@ -181,7 +192,7 @@ async def _compared(call: Call, topics: list[str], link: str, timeout: float) ->
 Holds = dict[str, dict[int, float]]
 
 
-async def _holds(connections: Connections, records: list[TopicRecord]) -> Holds:
+async def longest_holds(connections: Connections, records: list[TopicRecord]) -> Holds:
     """Return the longest hold by topic key and partition; routers report holds shortly after the flip."""
     deadline = monotonic() + _HOLD_SECONDS
     routers = bool(connections.log.alive(RouterPresence))
@@ -198,9 +209,14 @@ async def _holds(connections: Connections, records: list[TopicRecord]) -> Holds:
 
 
 def _as_json(record: TopicRecord, holds: dict[int, float]) -> dict[str, Any]:
+    return flip_json(record, record.promoted_ms, holds)
+
+
+def flip_json(record: TopicRecord, flipped_ms: int, holds: dict[int, float]) -> dict[str, Any]:
+    """Return a topic's record with the times of its flip."""
     return {
         **encode_record(record),
-        "fence_to_flip_ms": record.promoted_ms - record.fenced_ms,
+        "fence_to_flip_ms": flipped_ms - record.fenced_ms,
         "router_hold_ms": {str(partition): round(held, 3) for partition, held in sorted(holds.items())},
         "router_hold_max_ms": round(max(holds.values()), 3) if holds else None,
     }

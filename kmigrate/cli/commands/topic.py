@@ -280,5 +280,19 @@ def _facts(record: TopicRecord, times: CopyTimes | None) -> Any:
             *([("reason", record.hindrance)] if record.hindrance else []),
             *([("control markers", f"yes: without a router {times.look_ups()}; {times.retention()}")] if times else []),
             *([("fence to flip", f"{record.promoted_ms - record.fenced_ms} ms")] if record.promoted_ms else []),
+            *_way_back(record),
         ]
     )
+
+
+def _way_back(record: TopicRecord) -> list[tuple[str, str]]:
+    """Return what a topic's record says about rollbacks: the way back, its end, and the rollbacks before."""
+    way, found = record.way_back, []
+    if way is not None:
+        until = f"ended: {way.ended}" if way.ended else f"open: {advised('rollback', record.link, record.topic)}"
+        found.append(("way back", until))
+    if way is not None and way.reason:
+        found.append(("last rollback", f"given up: {way.reason}"))
+    if record.generation:
+        found.append(("rolled back", f"{record.generation} time{'' if record.generation == 1 else 's'}"))
+    return found

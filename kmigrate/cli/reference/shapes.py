@@ -102,6 +102,8 @@ __all__ = [
     "ReportExport",
     "ReportLine",
     "ReportList",
+    "Rollback",
+    "RolledBackTopic",
     "RouterListening",
     "RouterReplaced",
     "RouterSnapshot",
@@ -320,6 +322,23 @@ class ReportExport(TypedDict):
     what: Literal["topic", "group"]
     name: str
     out: str
+
+
+class RolledBackTopic(TopicState):
+    """The record of a topic that was rolled back, with the times of the rollback."""
+
+    fence_to_flip_ms: int
+    """time from the fence to the flip"""
+    router_hold_ms: Mapping[int, float]
+    """longest time that a request was held, by partition"""
+    router_hold_max_ms: float | None
+    """the longest of these times; null if no request was held"""
+
+
+class Rollback(Plan):
+    """The plan, and the topics once they are rolled back."""
+
+    topics: NotRequired[list[RolledBackTopic]]
 
 
 class LinkFinish(Plan):
@@ -1269,6 +1288,7 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
     "report list": (ReportList,),
     "report show": (Report,),
     "report export": (ReportExport,),
+    "rollback": (Rollback,),
     "status": (Snapshot,),
     "stragglers": (Stragglers,),
     "wait": (Wait,),
@@ -1298,6 +1318,7 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
 MERGED: Mapping[type, tuple[type, ...]] = {
     TopicState: (TopicRecord,),
     PromotedTopic: (TopicRecord,),
+    RolledBackTopic: (TopicRecord,),
     TopicShow: (TopicRecord,),
     GroupState: (GroupRecord,),
     TopicSnapshot: (TopicStatus,),

@@ -93,7 +93,7 @@ def _link_line(link: LinkStatus, shot: Snapshot) -> Text:
         line.append("  finished", style="green")
     if link.trouble:
         line.append(f"  {link.trouble}", style="red")
-    copied = any(phase not in AT_TARGET for phase in phases)
+    copied = any(t.phase not in AT_TARGET or t.way_back == "open" for t in shot.topics if t.link == link.name)
     if copied and not any(m.link == link.name for m in shot.mirrors):
         line.append("  nothing is copied: no mirror of it runs", style="red")
     return line
@@ -230,9 +230,17 @@ def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
             _state(topic, p, now_ms),
         )
     late = [Text(f"✗ {each.text}", style="red" if each.missing else "dim") for each in topic.late]
-    closed = f"the source topic: {topic.source_closed}; late records: {topic.on_late}"
+    closed = f"the source topic: {topic.source_closed}; late records: {topic.on_late}{_way_back(topic)}"
     source = [Text(closed)] if topic.at_target else []
     return Group(made, *source, *late, *([direct_rows(topic, now_ms)] if topic.direct_writers else []))
+
+
+def _way_back(topic: TopicStatus) -> str:
+    """Return the state of a topic's way back, and how far the copy to the source is behind."""
+    if not topic.way_back:
+        return ""
+    lag = f", {topic.way_back_lag:,} records behind" if topic.way_back_lag >= 0 else ""
+    return f"; way back: {topic.way_back}{lag}"
 
 
 def group_rows(groups: tuple[GroupStatus, ...], now_ms: int) -> RenderableType:

@@ -119,7 +119,7 @@ def alarms(shot: Snapshot) -> list[tuple[str, str]]:
     """Return what concerns no single topic or group, each with its style; the worst first."""
     alive = shot.routers_alive
     found = [(link.trouble, "red") for link in shot.links if link.trouble]
-    mirrored = {topic.link for topic in shot.topics if not topic.at_target}
+    mirrored = {topic.link for topic in shot.topics if not topic.at_target or topic.way_back == "open"}
     found += [
         (f"nothing is copied: no mirror of link {link} runs", "red")
         for link in sorted(mirrored - {each.link for each in shot.mirrors})

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import LateWrites, SourceAccess
+from kmigrate.model.sharing import progress_of
 from kmigrate.model.verified import standing
 from kmigrate.observe.distributions import Histogram
 from kmigrate.observe.registry import Kind, Metric, Registry, Sample
@@ -20,6 +22,15 @@ __all__ = ["METRICS", "PromoteMeter", "show_controller"]
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _TOPIC, _GROUP = ("link", "topic"), ("link", "group")
+
+_STEPS = {
+    Happened.PROMOTE_ASKED: "asked",
+    Happened.FLIPPED: "flipped",
+    Happened.GIVEN_UP: "given-up",
+    Happened.ROLLBACK_ASKED: "rollback-asked",
+    Happened.ROLLED_BACK: "rolled-back",
+}
+"""The events that are counted, by the value of the label `step`."""
 
 _OF_PARTITIONS = {
     Metric(
@@ -47,6 +58,18 @@ _CLOSED = Metric(
     "1 where the source topic of a promoted topic refuses writes, else 0.",
     _TOPIC,
 )
+_WAY_BACK = Metric(
+    "kmigrate_way_back_open",
+    Kind.GAUGE,
+    "1 where a promoted topic is copied back to the source and can be rolled back, else 0.",
+    _TOPIC,
+)
+_WAY_BACK_LAG = Metric(
+    "kmigrate_way_back_lag_records",
+    Kind.GAUGE,
+    "Records that the target has and the source lacks while the way back is open; no sample without a report.",
+    _TOPIC,
+)
 _TOPIC_PHASE = Metric("kmigrate_topic_phase", Kind.GAUGE, "1 for the phase that a topic is in.", (*_TOPIC, "phase"))
 _TOPIC_AGE = Metric("kmigrate_topic_phase_seconds", Kind.GAUGE, "Time since the topic entered its phase.", _TOPIC)
 _GROUP_PHASE = Metric("kmigrate_group_phase", Kind.GAUGE, "1 for the phase that a group is in.", (*_GROUP, "phase"))
@@ -54,14 +77,14 @@ _GROUP_AGE = Metric("kmigrate_group_phase_seconds", Kind.GAUGE, "Time since the 
 _PROMOTES = Metric(
     "kmigrate_promotes_total",
     Kind.COUNTER,
-    "Steps of promotes that this process has seen: asked, flipped, or given-up (refused by a guard of the controller, "
-    "timed out or taken back).",
+    "Steps of promotes and rollbacks that this process has seen: asked, flipped, rollback-asked, rolled-back, or "
+    "given-up (refused by a guard of the controller, timed out or taken back).",
     ("link", "what", "step"),
 )
 _FENCE = Metric(
     "kmigrate_fence_seconds",
     Kind.HISTOGRAM,
-    "Time from a topic's fence to its end, by how the fence ended: flipped or given-up.",
+    "Time from a topic's fence to its end, by how the fence ended: flipped, rolled-back or given-up.",
     ("link", "end"),
 )
 _FLIP = Metric("kmigrate_flip_seconds", Kind.HISTOGRAM, "Time from a topic's barrier to its flip.", ("link",))
@@ -90,6 +113,8 @@ METRICS: tuple[Metric, ...] = (
     _VERIFY_AGE,
     *_OF_PARTITIONS,
     _CLOSED,
+    _WAY_BACK,
+    _WAY_BACK_LAG,
 )
 
 
@@ -103,8 +128,7 @@ class PromoteMeter:
 
     def count(self, event: TimelineEvent) -> None:
         """Count an event of a topic or group."""
-        steps = {Happened.PROMOTE_ASKED: "asked", Happened.FLIPPED: "flipped", Happened.GIVEN_UP: "given-up"}
-        step = steps.get(event.happened)
+        step = _STEPS.get(event.happened)
         if step is None:
             return
         self._steps[event.link, event.what, step] += 1
@@ -133,6 +157,8 @@ def show_controller(registry: Registry, log: StateLog, timeline: Timeline) -> No
     for metric, read in _OF_PARTITIONS.items():
         registry.add(metric, partial(_late, log, read))
     registry.add(_CLOSED, partial(_closed, log))
+    registry.add(_WAY_BACK, partial(_way_backs, log))
+    registry.add(_WAY_BACK_LAG, partial(_way_back_lags, log))
 
 
 def _age_s(log: StateLog, since_ms: int) -> float:
@@ -166,3 +192,17 @@ def _closed(log: StateLog) -> Iterator[Sample]:
     for record in log.state.topics():
         if record.source_access is not None:
             yield (record.link, record.topic), int(record.source_access is SourceAccess.CLOSED)
+
+
+def _way_backs(log: StateLog) -> Iterator[Sample]:
+    for record in log.state.topics():
+        if record.at_target:
+            yield (record.link, record.topic), int(record.copied_back)
+
+
+def _way_back_lags(log: StateLog) -> Iterator[Sample]:
+    reports = log.alive(MirrorPresence)
+    for record in log.state.topics():
+        seen = progress_of(log.state, record, reports) if record.copied_back else {}
+        if seen and all(each.source_end >= 0 for each in seen.values()):
+            yield (record.link, record.topic), sum(max(0, each.source_end - each.position) for each in seen.values())

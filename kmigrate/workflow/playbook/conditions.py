@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kmigrate.model.digits import whole_number
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import ROLLING_BACK, GroupPhase, TopicPhase
 from kmigrate.model.nearest import nearest
 from kmigrate.workflow.status.snapshot import Snapshot
 
@@ -27,6 +27,8 @@ Kind = Literal["lag", "topics", "groups", "running", "seconds"]
 
 _LAG = re.compile(r"lag <= (\d+)")
 _SECONDS = re.compile(r"seconds ([0-9]{1,8}(?:\.[0-9]{1,9})?)")
+_TOPIC_PHASES = [phase for phase in TopicPhase if phase not in ROLLING_BACK]
+"""Phases that a condition can name: a topic that is rolling back counts as promoted."""
 _RUNNING = ("mirror", "router", "controller")
 
 
@@ -68,8 +70,8 @@ class Condition:
             case "lag":
                 return self._lag(shot, scope)
             case "topics":
-                phases = {t.topic: t.phase for t in shot.topics if scope.link in (None, t.link)}
-                return self._phases("topic", scope.topics or sorted(phases), phases, list(TopicPhase))
+                phases = {t.topic: _named(t.phase) for t in shot.topics if scope.link in (None, t.link)}
+                return self._phases("topic", scope.topics or sorted(phases), phases, _TOPIC_PHASES)
             case "groups":
                 states = {g.group: g.phase for g in shot.groups if scope.link in (None, g.link)}
                 return self._phases("group", scope.groups or sorted(states), states, list(GroupPhase))
@@ -114,11 +116,15 @@ class Condition:
 
 def meant_condition(text: str) -> str:
     """Return `: did you mean 'x'?` for a sentence that is close to a condition, '' for any other sentence."""
-    sentences = [f"topics {phase}" for phase in TopicPhase] + [f"groups {phase}" for phase in GroupPhase]
+    sentences = [f"topics {phase}" for phase in _TOPIC_PHASES] + [f"groups {phase}" for phase in GroupPhase]
     lag = re.fullmatch(r"lag\s*(?:<|=<|<=|==?|below)?\s*(\d+)", text)
     if lag is not None:
         return f": did you mean 'lag <= {lag[1]}'?"
     return nearest(text, (*sentences, *(f"{each} running" for each in _RUNNING)))
+
+
+def _named(phase: TopicPhase) -> TopicPhase:
+    return TopicPhase.PROMOTED if phase in ROLLING_BACK else phase
 
 
 def _not_mirrored(noun: str, name: str, known: Mapping[str, object]) -> Verdict:
@@ -139,6 +145,6 @@ def parse_condition(text: str) -> Condition | None:
     first, _, second = text.partition(" ")
     if first in _RUNNING and second == "running":
         return Condition(text, "running", first)
-    if first == "topics" and second in list(TopicPhase):
+    if first == "topics" and second in _TOPIC_PHASES:
         return Condition(text, "topics", second)
     return Condition(text, "groups", second) if first == "groups" and second in list(GroupPhase) else None

@@ -21,7 +21,9 @@ from kmigrate.workflow.playbook.variables import Values
 
 __all__ = ["DANGEROUS", "ApproveStep", "ExecStep", "Guard", "Playbook", "RunStep", "Step", "WaitStep"]
 
-DANGEROUS = frozenset({"promote", "group promote", "topic forget", "group forget", "link delete", "link finish"})
+DANGEROUS = frozenset(
+    {"promote", "rollback", "group promote", "topic forget", "group forget", "link delete", "link finish"}
+)
 """Verbs that ask for a yes; a playbook asks once, for all of its steps."""
 
 _ARGUMENTS = frozenset({"topics", "groups", "name", "rate"})

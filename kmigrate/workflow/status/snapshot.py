@@ -13,7 +13,7 @@ from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag
-from kmigrate.model.lifecycle import AT_TARGET, COPIED, NOT_COPIED_YET, GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import AT_TARGET, NOT_COPIED_YET, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import (
     DUTY,
@@ -122,6 +122,10 @@ class TopicStatus:
     on_late: OnLate = OnLate.ALARM
     source_closed: str = ""
     """State of a promoted topic's source: closed, closing, opening, open, or open: with the reason; else ''."""
+    way_back: str = ""
+    """State of a promoted topic's way back: open, or ended: with the reason; '' for a topic without a way back."""
+    way_back_lag: int = -1
+    """Records that the target has and the source lacks while the way back is open; −1 where unknown."""
 
     @property
     def promoted(self) -> bool:
@@ -487,7 +491,7 @@ class _LinkLook:
             record.topic,
             record.phase,
             record.since_ms,
-            record.hindrance,
+            record.hindrance or _rollback_given_up(record),
             _mapped(progress) if record.mapped else _offsets(record, rows),
             tuple(rows),
             paused=record.paused,
@@ -499,7 +503,15 @@ class _LinkLook:
             late=await with_unread(self.source, late) if self.source is not None else late,
             on_late=record.on_late,
             source_closed=_source_access(record),
+            way_back=_way_back(record),
+            way_back_lag=self._way_back_lag(record),
         )
+
+    def _way_back_lag(self, record: TopicRecord) -> int:
+        if not record.copied_back:
+            return -1
+        ends = [(self.at_source.ends[key].offset, self.at_target.ends[key].offset) for key in record.topic_partitions]
+        return _sum([-1 if min(each) < 0 else max(0, each[1] - each[0]) for each in ends])
 
     def partition_statuses(
         self,
@@ -508,13 +520,14 @@ class _LinkLook:
         transactions: Mapping[tuple[str, int], OpenTransaction],
         lags: Mapping[tuple[str, int], Lag],
     ) -> list[PartitionStatus]:
-        copied = record.phase in COPIED and not record.forgotten_ms
+        copied = record.copied and not record.forgotten_ms
+        stops = record.stops if record.way_back is None or not record.copied_back else record.way_back.stops
         verified = standing(self.state.verified(record.link, record.topic), self.link, record)
         rows: list[PartitionStatus] = []
         for partition in range(record.partitions):
             key = (record.topic, partition)
             seen = progress.get(partition)
-            stop = record.stops.get(partition)
+            stop = stops.get(partition)
             absent = absence(self.state, record, partition, self.mirrors) if copied and not stop else ""
             trouble = seen.trouble if seen and not stop else ""
             cut = lost_beginning(record, key, self.at_target.starts, self.at_source.starts)
@@ -609,6 +622,17 @@ class _LinkLook:
             waiting = [router for router in self.routers if group.group in (router.waiting or ())]
             return len({each.client_id for router in waiting for each in router.joins.get(group.group, ())})
         return len(members) - direct if members is not None and direct >= 0 else 0 if members is not None else -1
+
+
+def _way_back(record: TopicRecord) -> str:
+    if record.way_back is None:
+        return ""
+    return "open" if record.way_back.open else f"ended: {record.way_back.ended}"
+
+
+def _rollback_given_up(record: TopicRecord) -> str:
+    way = record.way_back
+    return f"its rollback was given up: {way.reason}" if way is not None and way.reason and way.open else ""
 
 
 def _source_access(record: TopicRecord) -> str:

@@ -5,6 +5,8 @@ A verb asks clusters only what its guards need. A repeated verb whose effect sta
     links            create, delete, check, alter and limit links
     access           findings about ACLs
     mirror           mirror topics, the engine of a copy, copies with fewer replicas
+    way_back         what the way back of a promote needs, and its end
+    rollback         roll topics back, `rollback --cancel`
     promote          promote topics, `promote --cancel`, findings about direct writers
     creatable        whether the target takes the topics
     loops            topics that would be copied in a circle
@@ -28,7 +30,7 @@ from kmigrate.workflow.verbs.creatable import ConfigsOf
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
 from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
 from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promote_groups, unmirrored_readers
-from kmigrate.workflow.verbs.late import treat_late
+from kmigrate.workflow.verbs.late import Treatment, treat_promoted
 from kmigrate.workflow.verbs.links import (
     alter_link,
     check_link,
@@ -44,17 +46,20 @@ from kmigrate.workflow.verbs.mirror import check_offsets_mode, mirror_topics, se
 from kmigrate.workflow.verbs.pause_resume import check_loss, pause_topics, resume_topics
 from kmigrate.workflow.verbs.promote import cancel_promote, promote_topics
 from kmigrate.workflow.verbs.proposal import Proposal
+from kmigrate.workflow.verbs.rollback import cancel_rollback, roll_back_topics
 from kmigrate.workflow.verbs.routers import forget_router, router_to_replace
-from kmigrate.workflow.verbs.waiting import wait_groups, wait_topics
+from kmigrate.workflow.verbs.waiting import wait_groups, wait_rolled_back, wait_topics
 
 __all__ = [
     "ConfigsOf",
     "Left",
     "Proposal",
     "SayLeft",
+    "Treatment",
     "access_findings",
     "alter_link",
     "cancel_promote",
+    "cancel_rollback",
     "check_link",
     "check_link_name",
     "check_loss",
@@ -78,15 +83,17 @@ __all__ = [
     "promote_topics",
     "resolve_link",
     "resume_topics",
+    "roll_back_topics",
     "router_to_replace",
     "set_engine",
     "state_findings",
     "stored_link",
     "throttle_link",
-    "treat_late",
+    "treat_promoted",
     "undo_finish",
     "unmirrored_readers",
     "wait_groups",
     "wait_left",
+    "wait_rolled_back",
     "wait_topics",
 ]

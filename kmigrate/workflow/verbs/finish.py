@@ -5,11 +5,13 @@ These conditions must hold before a client may write to a broker of the target w
 a. Nothing of the link is forwarded, held or unsettled: topics and groups are promoted, and all routers know so.
 b. No write from before a flip can be sent again. The gate tells such a repetition from a first write, and a broker
    cannot (B3, B7). A producer gives up within its delivery timeout, so waiting that long after the last flip is enough.
-c. Every producer's sequences at the target are the producer's own. They are while a route has generation 0.
+c. Every producer's sequences at the target are the producer's own. They are while a route has generation 0. After a
+   rollback the target knows producers under translated ids: such a producer has to restart after the finish.
 d. The clients' protocol and logins work at the target, too: the protocol is the same, the target judges the logins.
 e. No member of a promoted group is on the source: nobody names such a member any more after the finish.
 f. The source took nothing after a flip that the target lacks: nobody looks there any more afterwards.
 g. The clients' bootstrap addresses lead to something that stays, or the plan warns that they do not.
+h. No topic is copied back to the source any more: the finish ends each way back first.
 """
 
 from __future__ import annotations
@@ -20,23 +22,27 @@ from dataclasses import dataclass, replace
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.errors import KmigrateError, WaitTimedOut
 from kmigrate.model.presences import ConnectedClient, RouterPresence
-from kmigrate.model.records import LinkRecord, RouterRecord
-from kmigrate.model.routes import finished
+from kmigrate.model.records import LinkRecord, RouterRecord, TopicRecord
+from kmigrate.model.routes import DIRECT_LIMIT, finished, written_shift
 from kmigrate.model.state import State
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.base.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import marker_findings
-from kmigrate.workflow.base.plan import Finding, Plan, ok, refuse, warn
+from kmigrate.workflow.base.plan import Finding, Plan, changed_meanwhile, ok, refuse, warn, write_each
 from kmigrate.workflow.base.producer_expiration import put_back_after_finish, raised_alone
 from kmigrate.workflow.groups.misplaced import promoted_group_findings
 from kmigrate.workflow.promote.late_findings import late_of
 from kmigrate.workflow.verbs.late import late_findings, late_guards
 from kmigrate.workflow.verbs.links import resolve_link, retries, unpromoted
 from kmigrate.workflow.verbs.proposal import Proposal, propose, refuse_if
+from kmigrate.workflow.verbs.way_back import ending, open_way_backs
 
 __all__ = ["FinishProposal", "Left", "SayLeft", "finish_link", "left_behind", "undo_finish", "wait_left"]
 
+_LATELY_MS = 15 * 60 * 1000
+"""Age up to which a write shows that its producer may still run."""
 _QUIET_S = 2.0
 """Seconds without any connection until all clients count as gone: a client sent away may come once more to ask."""
 
@@ -74,11 +80,13 @@ async def finish_link(
     clients_known: bool = False,
     accept_misplaced: bool = False,
     accept_late: bool = False,
+    accept_restarts: bool = False,
 ) -> FinishProposal:
     """Propose that the link is finished.
 
     A person may say that the target knows logins judged by routers (`clients_known`), that members on the source do no
-    harm (`accept_misplaced`), and that the target needs no record taken after a flip (`accept_late`).
+    harm (`accept_misplaced`), that the target needs no record taken after a flip (`accept_late`), and that the
+    producers of topics that were rolled back are restarted after the finish (`accept_restarts`).
     """
     state = connections.log.state
     link = resolve_link(state, name)
@@ -101,9 +109,14 @@ async def finish_link(
     guards += await late_guards(connections, link, accepted=accept_late)
     guards += _router_guards(connections, state, clients_known=clients_known)
     guards += await _member_guards(connections, link, accepted=accept_misplaced)
+    guards += await _translated_ids(connections, link, accepted=accept_restarts)
+    way_backs = open_way_backs(state, link.name)
+    guards += [_ends_way_back(record) for record in way_backs]
     found = [*guards, *found, *await _time_findings(connections, link)]
     addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
+    endings = ending(connections.log, way_backs, "ended by link finish")
     changes = [
+        *(change for change, _ in endings),
         f"routers advertise the target's own addresses: {addresses}",
         "routers end the connections to their broker listeners in turn; their bootstrap listeners go on answering",
     ]
@@ -121,9 +134,12 @@ async def finish_link(
         late = (each for record in now.topics(link.name) for each in late_of(now, record, {}))
         found += late_findings(link.name, late, accepted=accept_late)
         refuse_if("link finish", *found)
+        if still := open_way_backs(now, link.name):
+            raise changed_meanwhile(f"topic {still[0].topic}")
         return replace(current, finished_ms=now_ms())
 
     async def act() -> Iterable[Finding]:
+        await write_each(connections.log, endings)
         await connections.log.append(decide)
         return await put_back_after_finish(connections, link)
 
@@ -148,16 +164,6 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
         found.append(refuse("nothing-mirrored", f"link {link.name} has mirrored nothing", "kmigrate status"))
     if not found:
         found += retries(state, link.name, delivery_timeout_s, now)
-    found += [
-        refuse(
-            "former-ids",
-            f"topic {topic.topic} has been promoted more than once (generation {topic.generation}): producers that "
-            "wrote to it before hold sequences that only routers can translate",
-            f"restart the producers of {topic.topic}, and leave them at the routers",
-        )
-        for topic in topics
-        if topic.generation
-    ]
     waiting = [other.name for other in state.links() if other.name != link.name and not other.finished_ms]
     used = {topic.link for topic in state.topics(forgotten=True)}
     used |= {group.link for group in state.groups(forgotten=True)}
@@ -174,6 +180,36 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
     if link.topic_patterns or link.group_patterns:
         found.append(warn("patterns-rest", f"names that appear on {link.source.name} from now on are not picked up"))
     return found
+
+
+def _ends_way_back(record: TopicRecord) -> Finding:
+    what = f"topic {record.topic} cannot be rolled back any more: the finish ends the copy to the source"
+    return warn("way-back-ends", what, f"before: {advised('rollback', record.link, record.topic)}, where wanted")
+
+
+async def _translated_ids(connections: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:
+    """Name topics that were rolled back, and refuse while producers with translated ids have written lately (c)."""
+    topics = [topic for topic in connections.log.state.topics(link.name) if topic.generation]
+    keys = [key for topic in topics for key in topic.topic_partitions]
+    shifts = {topic.topic: written_shift(link, topic) for topic in topics}
+    described = await connections.target.describe_producers(keys) if keys else {}
+    since = connections.log.now_ms() - _LATELY_MS
+    lately = {
+        topic
+        for (topic, _), (_, producers) in described.items()
+        for producer in producers
+        if 0 <= producer.producer_id - shifts[topic] < DIRECT_LIMIT and producer.last_timestamp >= since
+    }
+    return [
+        Finding(
+            "refuse" if topic.topic in lately and not accepted else "warn",
+            "former-ids",
+            f"topic {topic.topic} was rolled back (generation {topic.generation}): the target knows its producers "
+            "under ids that only routers translate",
+            f"restart the producers of {topic.topic} right after the finish, and say so: --accept-restarts",
+        )
+        for topic in topics
+    ]
 
 
 async def _member_guards(connections: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:

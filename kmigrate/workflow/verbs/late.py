@@ -1,10 +1,10 @@
-"""`promote --seal`, `--no-seal` and `--on-late` on promoted topics, and findings about late writes."""
+"""`promote --seal`, `--no-seal`, `--on-late` and `--no-way-back` on promoted topics; findings about late writes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from kmigrate.errors import KmigrateError
@@ -17,26 +17,44 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, refuse, warn
 from kmigrate.workflow.promote.late_findings import LateFound, find_late, late_of
 from kmigrate.workflow.verbs.links import resolve_link
-from kmigrate.workflow.verbs.proposal import Proposal, propose
+from kmigrate.workflow.verbs.proposal import Proposal, Write, propose
+from kmigrate.workflow.verbs.way_back import ending
 
-__all__ = ["late_findings", "late_guards", "treat_late"]
+__all__ = ["Treatment", "late_findings", "late_guards", "treat_promoted"]
 
 _PATIENCE_S = 12.0
 _MOST = 20
 """Maximum number of partitions that findings name."""
 
 
-async def treat_late(
-    connections: Connections, link_name: str | None, topics: Sequence[str], seal: bool | None, on_late: OnLate | None
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """The treatment of promoted topics' sources that a person asks for; None: as before."""
+
+    seal: bool | None = None
+    on_late: OnLate | None = None
+    ends_way_back: bool = False
+    who: str = ""
+
+    @property
+    def asked(self) -> bool:
+        return self.seal is not None or self.on_late is not None or self.ends_way_back
+
+
+async def treat_promoted(
+    connections: Connections, link_name: str | None, topics: Sequence[str], asked: Treatment
 ) -> Proposal | None:
     """Propose how promoted topics' sources are treated; None where a topic is not promoted, or nothing is asked for."""
     link = resolve_link(connections.log.state, link_name)
     records = [connections.log.state.topic(link.name, topic) for topic in dict.fromkeys(topics)]
     promoted = [record for record in records if record is not None and record.phase is TopicPhase.PROMOTED]
-    if (seal is None and on_late is None) or len(promoted) < len(records):
+    if not asked.asked or len(promoted) < len(records):
         return None
-    wanted = [(record, _wanted(record.late, seal, on_late)) for record in promoted]
-    writes = [(_change(*each), partial(_write, *each)) for each in wanted if each[1] != each[0].late]
+    wanted = [(record, _wanted(record.late, asked.seal, asked.on_late)) for record in promoted]
+    writes: list[Write] = [(_change(*each), partial(_write, *each)) for each in wanted if each[1] != each[0].late]
+    if asked.ends_way_back:
+        open_ = [record for record in promoted if record.copied_back]
+        writes += ending(connections.log, open_, f"ended by {asked.who}")
     return propose(connections.log, "promote", (), writes)
 
 

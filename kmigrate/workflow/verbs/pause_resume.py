@@ -165,7 +165,12 @@ async def resume_topics(
             found.append(not_mirrored("topic", link.name, topic, connections.log.state))
             continue
         if record.at_target:
-            found.append(_promoted(topic))
+            again = _resumed_back(record, partition)
+            if again is None:
+                found.append(_promoted(topic))
+            else:
+                changes.append(f"resume the copy of {topic} to the source")
+                pairs.append((record, again))
             continue
         done = _Resumption(connections, link, record, partition, accept_loss, who)
         await done.resume()
@@ -211,6 +216,15 @@ def _long_hole(name: str, topic: str, stop: PartitionStop, seconds: int) -> Find
         f"behind them is copied before: that takes some {round(seconds / 60):,} min, at {_MARKERS_PER_S:,} a second",
         f"see how far it is: kmigrate topic show {as_words(topic)}",
     )
+
+
+def _resumed_back(record: TopicRecord, partition: int | None) -> TopicRecord | None:
+    """Return the record of a promoted topic whose stopped copy to the source goes on; None where nothing stands."""
+    way = record.way_back
+    if way is None or not record.copied_back:
+        return None
+    left = {number: stop for number, stop in way.stops.items() if partition not in (None, number)}
+    return replace(record, way_back=replace(way, stops=left)) if len(left) < len(way.stops) else None
 
 
 def _warned(finding: Finding) -> Finding:

@@ -14,7 +14,15 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, ClusterClient
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
 from kmigrate.model.coupling import coupled_topics
-from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, GroupPhase, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.lifecycle import (
+    BEHIND_FENCE,
+    PROMOTING,
+    ROLLING_BACK,
+    GroupPhase,
+    TopicEvent,
+    TopicPhase,
+    advance_topic,
+)
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import Action, Asked, LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.sharing import progress_of
@@ -39,6 +47,7 @@ from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.mirror import setting_guards
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose, refuse_if
 from kmigrate.workflow.verbs.routers import unheard_routers
+from kmigrate.workflow.verbs.way_back import way_back_findings, without_way_back
 
 __all__ = ["cancel_promote", "direct_findings", "promote_topics"]
 
@@ -98,11 +107,15 @@ async def _promote_topics(
     accept_misplaced: bool,
 ) -> Proposal:
     link = resolve_link(connections.log.state, link_name)
+    final: dict[str, list[str]] = {}
+    """Reasons by topic why the promote has no way back."""
 
     def change(record: TopicRecord) -> TopicRecord:
         phase = advance_topic(record.phase, TopicEvent.PROMOTE_ASKED)
         asked = Asked(Action.PROMOTE, connections.log.now_ms(), terms.asked_by)
-        return replace(record, phase=phase, since_ms=now_ms(), terms=terms, asked=asked, reason="", way_on="")
+        way_back = terms.way_back and not final.get(record.topic, ["not judged"])
+        own = replace(terms, way_back=way_back)
+        return replace(record, phase=phase, since_ms=now_ms(), terms=own, asked=asked, reason="", way_on="")
 
     judged = Judged.topics("promote", link.name, partial(_promote_guard, connections.log), change)
     records, found = judged.look(connections.log.state, topics)
@@ -126,6 +139,8 @@ async def _promote_topics(
     found += await _seal_findings(connections, source, source_admin, new)
     found += await setting_guards(connections, link, source)
     refuse_if(judged.verb, *found)
+    final |= await without_way_back(connections, source, source_admin, new, terms)
+    found += way_back_findings(link.name, final) if terms.way_back else []
     found += await _groups_left_behind(connections, link, source, source_admin, names)
     found += await marker_findings(connections.target, connections.target_admin, link, new, finish=False)
     groups = judged_promote(link.name, terms.asked_by, connections.log.now_ms)
@@ -179,6 +194,9 @@ def _promote_guard(log: StateLog, record: TopicRecord) -> Finding | None:
     topic, link = record.topic, record.link
     if record.phase is TopicPhase.PROMOTED:
         return ok("already-promoted", f"topic {topic} is promoted already")
+    if record.phase in ROLLING_BACK:
+        what = f"the rollback of topic {topic} is under way: {record.phase}"
+        return refuse("not-mirroring", what, "wait until the rollback has ended: kmigrate status --watch")
     if record.phase in PROMOTING:
         return ok("under-way", f"the promote of topic {topic} is under way: {record.phase}")
     if record.phase is not TopicPhase.MIRRORING:
@@ -294,9 +312,10 @@ async def cancel_promote(
 def _cancel_guard(record: TopicRecord) -> Finding | None:
     """Return why a promote cannot, or need not, be taken back; None where the promote waits."""
     topic = record.topic
-    if record.phase is TopicPhase.PROMOTED:
-        what = f"topic {topic} is promoted: there is no way back"
-        return refuse("already-promoted", what, "its clients go on at the target: kmigrate status")
+    if record.at_target:
+        rollback = advised("rollback", record.link, topic)
+        way_on = rollback if record.copied_back else "its clients go on at the target: kmigrate status"
+        return refuse("already-promoted", f"topic {topic} is promoted: nothing waits that could be cancelled", way_on)
     if record.phase in BEHIND_FENCE:
         return refuse(
             "fence-begun",

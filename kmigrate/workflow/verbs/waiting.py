@@ -16,7 +16,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.running import mirror_runs, no_mirror, start_mirror
 
-__all__ = ["wait_groups", "wait_let_go", "wait_topics"]
+__all__ = ["wait_groups", "wait_let_go", "wait_rolled_back", "wait_topics"]
 
 _LET_GO_S = 30.0
 R = TypeVar("R", TopicRecord, GroupRecord)
@@ -56,6 +56,40 @@ async def wait_topics(
     except WaitTimedOut as late:
         records = [record for topic in topics if (record := connections.log.state.topic(link, topic)) is not None]
         left = [record for record in records if record.phase not in wanted or record.unsettled]
+        raise _late(connections, link, late, {each.topic: _hindrance(connections, each) for each in left}) from late
+
+
+async def wait_rolled_back(
+    connections: Connections,
+    link: str,
+    topics: Collection[str],
+    timeout: float,
+    on_change: Callable[[State], None] | None = None,
+) -> list[TopicRecord]:
+    """Wait until every topic is rolled back; raise Failed, with the reason, where a rollback is given up."""
+
+    def look(state: State) -> list[TopicRecord] | None:
+        if on_change is not None:
+            on_change(state)
+        records = [_known(state.topic(link, topic), link, "topic", topic) for topic in topics]
+        for record in records:
+            way = record.way_back
+            if record.phase is TopicPhase.PROMOTED and way is not None and way.reason:
+                others = _others(f"{each.topic} is {each.phase}" for each in records if each is not record)
+                again = advised("rollback", link, record.topic)
+                raise Failed(
+                    "rollback-given-up",
+                    f"the rollback of {record.topic} was given up: {way.reason}",
+                    still_true=f"the topic is promoted as before; producers go on through the router{others}",
+                    next_step=f"{way.way_on or 'mend the cause'}; then: {again}" if way.open else "kmigrate status",
+                )
+        return records if all(record.phase is TopicPhase.MIRRORING for record in records) else None
+
+    try:
+        return await connections.log.wait(look, timeout, f"{', '.join(topics)} to be rolled back")
+    except WaitTimedOut as late:
+        records = [record for topic in topics if (record := connections.log.state.topic(link, topic)) is not None]
+        left = [record for record in records if record.phase is not TopicPhase.MIRRORING]
         raise _late(connections, link, late, {each.topic: _hindrance(connections, each) for each in left}) from late
 
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from kmigrate.cluster.client import ProducerState
 from kmigrate.errors import Refused, UsageError, WaitTimedOut
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import Record, decode_record, encode_record
-from kmigrate.model.records import RouterRecord
+from kmigrate.model.records import RouterRecord, WayBack
+from kmigrate.model.routes import written_shift
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
@@ -53,7 +55,7 @@ def test_a_link_of_an_older_version_is_not_finished() -> None:
         ((TOPIC, replace(GROUP, phase=GroupPhase.MIRRORED, forgotten_ms=7)), "being-forgotten"),
         ((replace(TOPIC, unsettled=True),), "topic-not-settled"),
         ((TOPIC, replace(GROUP, phase=GroupPhase.MIRRORED)), "group-not-promoted"),
-        ((replace(TOPIC, generation=1),), "former-ids"),
+        ((replace(TOPIC, phase=TopicPhase.ROLLBACK_PENDING),), "topic-not-promoted"),
         ((), "nothing-mirrored"),
     ],
 )
@@ -65,6 +67,41 @@ def test_what_still_needs_the_routers_is_named(records: tuple[Record, ...], ref:
     assert caught.value.still_true == "nothing was changed"
     assert caught.value.next_step
     assert connections.finished_ms == 0
+
+
+def test_producers_whose_ids_only_routers_translate_hold_a_finish_back() -> None:
+    topic = replace(TOPIC, generation=1, partitions=1)
+    connections = Connections(LINK, topic, ROUTER)
+    shift = written_shift(LINK, topic)
+    connections.producers = (ProducerState(shift + 7, 0, 3, now_ms(), -1),)
+    with pytest.raises(Refused) as caught:
+        connections.finish()
+    assert caught.value.ref == "former-ids"
+    assert "--accept-restarts" in caught.value.next_step
+    made = connections.finish(accept_restarts=True)
+    assert ("warn", "former-ids") in {(each.level, each.ref) for each in made.findings}
+
+
+@pytest.mark.parametrize("last_ms", [0, now_ms()])
+def test_a_topic_that_was_rolled_back_is_named_where_no_such_producer_has_written_lately(last_ms: int) -> None:
+    connections = Connections(LINK, replace(TOPIC, generation=1, partitions=1), ROUTER)
+    shifted = 7 + written_shift(LINK, replace(TOPIC, generation=1))
+    connections.producers = (ProducerState(7 if last_ms else shifted, 0, 3, last_ms, -1),)
+    made = connections.finish()
+    assert ("warn", "former-ids") in {(each.level, each.ref) for each in made.findings}
+
+
+def test_a_finish_ends_each_way_back_before_clients_leave() -> None:
+    connections = Connections(LINK, replace(TOPIC, way_back=WayBack({})), ROUTER)
+    made = connections.finish()
+    assert made.changes[0] == "end the way back of t"
+    assert "way-back-ends" in [each.ref for each in made.findings]
+    kinds = [type(each).__name__ for each in connections.log.history[-2:]]
+    assert kinds == ["TopicRecord", "LinkRecord"]
+    record = connections.log.state.topic("l", "t")
+    assert record is not None
+    assert record.way_back is not None
+    assert record.way_back.ended == "ended by link finish"
 
 
 def test_retries_of_writes_before_the_last_flip_are_waited_out() -> None:

@@ -1,0 +1,91 @@
+"""`kmigrate rollback`: promoted topics go back to the source."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+
+from kmigrate.cli.base.call import Call, command
+from kmigrate.cli.base.options import Link, NoWait, PlanOnly, Timeout, Topics, Yes
+from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, need_mirror, watched
+from kmigrate.cli.commands.promote import Holds, flip_json, longest_holds
+from kmigrate.cli.views.plans import plan_answer, plan_view
+from kmigrate.cli.views.tables import phase_text, table
+from kmigrate.model.records import RollbackTerms, TopicRecord
+from kmigrate.model.words import advised
+from kmigrate.net.clock import now_ms
+from kmigrate.workflow import verbs
+
+__all__ = ["app", "rollback"]
+
+app = typer.Typer()
+
+
+@command(app, "rollback")
+async def rollback(
+    call: Call,
+    topics: Topics = None,
+    link: Link = None,
+    lag_threshold: Annotated[
+        int | None, typer.Option("--lag-threshold", min=0, help="Fence at this lag (else lag_threshold of the link).")
+    ] = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take back a rollback that waits for its fence: topics stay promoted.")
+    ] = False,
+    timeout: Timeout = 300.0,
+    no_wait: NoWait = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+) -> Answer:
+    """Switch promoted topics back to the source.
+
+    Fence, drain, barrier, flip: writes through the router are held for some milliseconds and then go to the source.
+    The topics are mirrored again afterwards, and can be promoted again. Needs the way back that the promote opened.
+    """
+    topics = call.required_list(topics, "TOPIC", "the topics to roll back")
+    async with call.connections() as connections:
+        record = verbs.resolve_link(connections.log.state, call.link(link))
+        name = record.name
+        if cancel:
+            look = partial(verbs.cancel_rollback, connections, name, topics, who=call.who)
+            return plan_answer(await call.carry_out(look, plan))
+        terms = RollbackTerms(
+            now_ms(),
+            record.settings.lag_threshold if lag_threshold is None else lag_threshold,
+            record.settings.pending_timeout_s,
+            record.settings.fence_timeout_s,
+        )
+        look = partial(verbs.roll_back_topics, connections, name, topics, terms, who=call.who)
+        question = f"Roll {', '.join(topics)} back? New writes go to the source afterwards"
+        made = await call.carry_out(look, plan, yes, question)
+        if plan or no_wait:
+            return plan_answer(made)
+        again, back = advised("rollback", name, *topics), advised("rollback --cancel", name, *topics)
+        way_on = f"to wait again: {again}; to take it back while it waits: {back}"
+        with interruptible(f"the rollback of {', '.join(topics)}", CONTROLLER_GOES_ON, way_on):
+            if made.changes:
+                await need_mirror(call, connections, name, timeout)
+                await need_controller(call, connections, timeout)
+            with watched(call, connections, name, "topic", topics) as say:
+                records = await verbs.wait_rolled_back(connections, name, topics, timeout, say)
+        holds = await longest_holds(connections, records)
+        rolled = [flip_json(record, record.rolled_back_ms, holds[record.key]) for record in records]
+        return Answer({**made.as_json(), "topics": rolled}, Group(plan_view(made), _view(records, holds)))
+
+
+def _view(records: list[TopicRecord], holds: Holds) -> RenderableType:
+    made = table("topic", "phase", "fence to flip", "longest hold", "resumed at")
+    for record in records:
+        held = holds[record.key]
+        made.add_row(
+            record.topic,
+            phase_text(record.phase),
+            f"{record.rolled_back_ms - record.fenced_ms} ms",
+            f"{max(held.values()):.1f} ms" if held else "nothing was held",
+            ", ".join(f"{p}:{offset:,}" for p, offset in sorted(record.resumed.items())),
+        )
+    return made

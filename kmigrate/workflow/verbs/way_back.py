@@ -1,0 +1,124 @@
+"""The way back that a promote opens: what must hold for the copy to the source, and the end of a way back.
+
+A topic that lacks something is promoted all the same, without a way back, and the plan says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kmigrate.cluster.admin import Admin, ConfigValue
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.rights import read_rights
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import SIZE_LIMIT, PromoteTerms, TopicRecord
+from kmigrate.model.rights import Rights, Standing
+from kmigrate.model.sharing import progress_of
+from kmigrate.model.state import State
+from kmigrate.model.words import advised
+from kmigrate.net.tasks import together
+from kmigrate.state.log import Decide, StateLog
+from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.base.plan import Finding, ok, warn
+from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS
+from kmigrate.workflow.verbs.proposal import Write
+
+__all__ = ["ending", "open_way_backs", "way_back_findings", "without_way_back"]
+
+_TIMESTAMPS, _LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
+
+
+async def without_way_back(
+    connections: Connections,
+    source: ClusterClient,
+    admin: Admin,
+    records: Sequence[TopicRecord],
+    terms: PromoteTerms,
+) -> dict[str, list[str]]:
+    """Return by topic why the topic is promoted without a way back; an empty list where the way back opens."""
+    if not records or not terms.way_back:
+        return {record.topic: [] for record in records}
+    names = [record.topic for record in records]
+    at_source, at_target = await together(admin.topic_configs(names), connections.target_admin.topic_configs(names))
+    rights = await read_rights(source, names, ())
+    coupled = {topic for each in connections.log.state.transactions(records[0].link) for topic in each.topics}
+    return {
+        record.topic: [
+            *_of_record(record, terms, coupled=record.topic in coupled),
+            *_of_configs(record, at_source.get(record.topic, {}), at_target.get(record.topic, {})),
+            *_of_rights(record, source, rights),
+        ]
+        for record in records
+    }
+
+
+def _of_record(record: TopicRecord, terms: PromoteTerms, *, coupled: bool) -> list[str]:
+    against = {
+        "its offsets are mapped": record.mapped,
+        "it is written in transactions": coupled,
+        "direct writers are accepted, so the source may hold records that the target lacks": terms.accept_direct,
+        f"it was rolled back {MOST_ROLLBACKS} times": record.generation >= MOST_ROLLBACKS,
+    }
+    return [why for why, holds in against.items() if holds]
+
+
+def _of_configs(
+    record: TopicRecord, at_source: Mapping[str, ConfigValue], at_target: Mapping[str, ConfigValue]
+) -> list[str]:
+    found = []
+    if (kept := at_source.get(_TIMESTAMPS)) is not None and kept.value == _LOG_APPEND_TIME:
+        found.append(f"the source sets {_TIMESTAMPS}={_LOG_APPEND_TIME}, and would give copied records its own times")
+    here = at_source[SIZE_LIMIT].value if SIZE_LIMIT in at_source else ""
+    there = record.restore_configs.get(SIZE_LIMIT) or (at_target[SIZE_LIMIT].value if SIZE_LIMIT in at_target else "")
+    if here.isdigit() and there.isdigit() and int(here) < int(there):
+        found.append(f"{SIZE_LIMIT} is {int(here):,} at the source and {int(there):,} at the target")
+    return found
+
+
+def _of_rights(record: TopicRecord, source: ClusterClient, rights: Rights) -> list[str]:
+    if rights.standing("TOPIC", "WRITE", record.topic) is not Standing.MISSING:
+        return []
+    who = source.settings.security.principal
+    return [f"{who} lacks WRITE on the topic at {source.settings.name}"]
+
+
+def way_back_findings(link: str, reasons: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """Say of each topic whether its promote can be taken back, and if not, why."""
+    return [
+        warn(
+            "no-way-back",
+            f"topic {topic} is promoted without a way back: {'; '.join(why)}",
+            "its promote is final; take the cause away first where the promote shall be taken back later",
+        )
+        if why
+        else ok(
+            "way-back",
+            f"topic {topic} is copied back to the source after its flip, so its promote can be taken back",
+            f"later: {advised('rollback', link, topic)}",
+        )
+        for topic, why in reasons.items()
+    ]
+
+
+def open_way_backs(state: State, link: str) -> list[TopicRecord]:
+    """Return the promoted topics of a link that can be rolled back."""
+    return [record for record in state.topics(link) if record.phase is TopicPhase.PROMOTED and record.copied_back]
+
+
+def ending(log: StateLog, records: Sequence[TopicRecord], reason: str) -> list[Write]:
+    """Return the writes that end ways back; a rollback that is under way by then keeps its way back."""
+    return [(f"end the way back of {record.topic}", _ended(log, record, reason)) for record in records]
+
+
+def _ended(log: StateLog, record: TopicRecord, reason: str) -> Decide:
+    def decide(state: State) -> TopicRecord | None:
+        now = state.topic(record.link, record.topic)
+        if now is None or now.way_back is None or now.phase is not TopicPhase.PROMOTED or not now.copied_back:
+            return None
+        reached = {p: seen.position for p, seen in progress_of(state, now, log.alive(MirrorPresence)).items()}
+        way = replace(now.way_back, ended=reason, ended_ms=log.now_ms(), ended_at=reached)
+        return replace(now, way_back=way)
+
+    return decide

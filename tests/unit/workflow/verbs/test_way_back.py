@@ -1,0 +1,101 @@
+"""A promote opens a way back where the source allows the copy, and says of each topic why not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster.admin import ConfigValue
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import PromoteTerms, TopicRecord, TransactionRecord
+from kmigrate.model.rights import Operations, Rights
+from kmigrate.workflow.verbs import way_back
+from kmigrate.workflow.verbs.way_back import way_back_findings, without_way_back
+from tests.fakes.state_log import MemoryLog
+from tests.unit.workflow.promote.test_topic import LINK
+
+TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
+TERMS = PromoteTerms(1, way_back=True)
+ALLOWED = Rights(Operations(), {"t": Operations.exactly({"READ", "WRITE"})})
+
+
+class Admin:
+    def __init__(self, **configs: str) -> None:
+        self._configs = {key.replace("_", "."): ConfigValue(value, own=True) for key, value in configs.items()}
+
+    async def topic_configs(self, names: Any) -> dict[str, dict[str, ConfigValue]]:
+        return dict.fromkeys(names, self._configs)
+
+
+def reasons(
+    record: TopicRecord = TOPIC,
+    terms: PromoteTerms = TERMS,
+    *others: Any,
+    source: Admin | None = None,
+    target: Admin | None = None,
+    rights: Rights = ALLOWED,
+) -> list[str]:
+    async def read_rights(*_: Any) -> Rights:
+        return rights
+
+    it: Any = SimpleNamespace(log=MemoryLog(LINK, record, *others), target_admin=target or Admin())
+    cluster: Any = SimpleNamespace(settings=SimpleNamespace(name="old", security=SimpleNamespace(principal="User:k")))
+    admin: Any = source or Admin()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(way_back, "read_rights", read_rights)
+        return asyncio.run(without_way_back(it, cluster, admin, [record], terms))["t"]
+
+
+def test_a_topic_whose_source_takes_the_copy_has_a_way_back() -> None:
+    assert reasons() == []
+    (found,) = way_back_findings("l", {"t": []})
+    assert (found.level, found.ref) == ("ok", "way-back")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"record": replace(TOPIC, mapped=True)}, "its offsets are mapped"),
+        ({"record": replace(TOPIC, generation=63)}, "it was rolled back 63 times"),
+        ({"terms": replace(TERMS, accept_direct=True)}, "direct writers are accepted"),
+        ({"source": Admin(message_timestamp_type="LogAppendTime")}, "would give copied records its own times"),
+        (
+            {"source": Admin(max_message_bytes="1000"), "target": Admin(max_message_bytes="2000")},
+            "max.message.bytes is 1,000 at the source and 2,000 at the target",
+        ),
+        (
+            {
+                "source": Admin(max_message_bytes="5"),
+                "record": replace(TOPIC, restore_configs={"max.message.bytes": "6"}),
+            },
+            "max.message.bytes is 5 at the source and 6 at the target",
+        ),
+        (
+            {"rights": Rights(Operations(), {"t": Operations.exactly({"READ"})})},
+            "User:k lacks WRITE on the topic at old",
+        ),
+    ],
+)
+def test_each_reason_against_a_way_back_is_named(given: dict[str, Any], reason: str) -> None:
+    (found,) = reasons(**given)
+    assert reason in found
+
+
+def test_a_topic_that_is_written_in_transactions_has_no_way_back() -> None:
+    assert reasons(TOPIC, TERMS, TransactionRecord("l", "till", 1, 0, 2, 0, ("t",))) == [
+        "it is written in transactions"
+    ]
+
+
+def test_all_reasons_stand_in_one_warning() -> None:
+    (found,) = way_back_findings("l", {"t": ["one", "two"]})
+    assert (found.level, found.ref) == ("warn", "no-way-back")
+    assert found.what == "topic t is promoted without a way back: one; two"
+
+
+def test_nothing_is_asked_where_nobody_wants_a_way_back() -> None:
+    assert reasons(replace(TOPIC, mapped=True), PromoteTerms(1)) == []
