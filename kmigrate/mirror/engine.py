@@ -104,6 +104,7 @@ class MirrorEngine:
         """The topics that the copiers were last given, by name."""
         self.meter = LinkMeter(link.source.settings.name, link.target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
+        self.meter.back_lanes = lambda: self._reverse.meter.lanes
         self.meter.direct_writes = self._direct_writes
         self.meter.free_bytes = self._free_bytes
         self.meter.disk_sizes = lambda: self._gauge.sizes if self._gauge is not None else None

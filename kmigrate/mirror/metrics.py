@@ -41,6 +41,8 @@ class LinkMeter:
         self.target = target
         self.lanes: Mapping[tuple[str, int], Lane] = {}
         """The lanes that copy now; none while the process stands by."""
+        self.back_lanes: Callable[[], Mapping[tuple[str, int], Lane]] = dict
+        """The lanes that copy from the target back to the source."""
         self.followed: Callable[[], int] = lambda: 0
         """Number of partitions that are read from followers."""
         self.holds_lease: Callable[[], bool] = lambda: False
@@ -181,6 +183,27 @@ _OF_LANES: tuple[_LaneRow, ...] = (
 )
 
 
+_OF_BACK_LANES: tuple[_LaneRow, ...] = (
+    _lag_gauge(
+        "back_lag_records",
+        "Offsets that the target has and the source has not, of a topic with an open way back.",
+        lambda lag: lag.records,
+    ),
+    _lag_gauge(
+        "back_lag_seconds",
+        "Age of the next record to be copied back to the source, at most; 0 at the end.",
+        lambda lag: lag.seconds,
+    ),
+    _gauge("back_position", "Next offset to be appended on the source.", lambda lane: lane.target.position),
+    _counter(
+        "back_records_total",
+        "Records copied back that the source has acknowledged.",
+        lambda lane: lane.tally.copies.records,
+    ),
+    _gauge("back_stopped", "1 where the copy back to the source has stopped.", lambda lane: lane.stopped),
+)
+
+
 def _of_link(kind: Kind, name: str, about: str, read: Callable[[LinkMeter], _Found], *labels: str) -> _LinkRow:
     return Metric(f"kmigrate_{name}", kind, about, (*_LINK, *labels)), read
 
@@ -262,7 +285,7 @@ _OF_LINKS: tuple[_LinkRow, ...] = (
     ),
 )
 
-METRICS: tuple[Metric, ...] = tuple(metric for metric, _ in (*_OF_LINKS, *_OF_LANES))
+METRICS: tuple[Metric, ...] = tuple(metric for metric, _ in (*_OF_LINKS, *_OF_LANES, *_OF_BACK_LANES))
 
 
 class MirrorMetrics:
@@ -273,7 +296,9 @@ class MirrorMetrics:
         for metric, of_link in _OF_LINKS:
             registry.add(metric, partial(self._by_link, of_link))
         for metric, of_lane in _OF_LANES:
-            registry.add(metric, partial(self._by_lane, of_lane))
+            registry.add(metric, partial(self._by_lane, lambda meter: meter.lanes, of_lane))
+        for metric, of_lane in _OF_BACK_LANES:
+            registry.add(metric, partial(self._by_lane, lambda meter: meter.back_lanes(), of_lane))
 
     @contextmanager
     def link(self, name: str, meter: LinkMeter) -> Iterator[None]:
@@ -298,9 +323,11 @@ class MirrorMetrics:
             for labels, value in list(read(meter)):
                 yield (link, *labels), value
 
-    def _by_lane(self, read: Callable[[Lane, int], _Found]) -> Iterator[Sample]:
+    def _by_lane(
+        self, lanes: Callable[[LinkMeter], Mapping[tuple[str, int], Lane]], read: Callable[[Lane, int], _Found]
+    ) -> Iterator[Sample]:
         now = now_ms()
         for link, meter in sorted(self._links.items()):
-            for (topic, partition), lane in sorted(meter.lanes.items()):
+            for (topic, partition), lane in sorted(lanes(meter).items()):
                 for labels, value in list(read(lane, now)):
                     yield (link, topic, str(partition), *labels), value

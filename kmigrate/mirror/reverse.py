@@ -58,6 +58,8 @@ class ReverseCopy:
         self.trouble = ""
         """The reason why the copier cannot begin, or ''."""
         self.meter = LinkMeter(link.target.settings.name, link.source.settings.name)
+        self._seen: tuple[int, bool] = -1, False
+        """Epoch of the known state, and whether a topic is copied back then."""
 
     async def run(self) -> None:
         """Copy back while the link has topics with an open way back, for ever."""
@@ -85,7 +87,10 @@ class ReverseCopy:
         return self.copier is not None and self.copier.holds(key)
 
     def _is_wanted(self) -> bool:
-        return any(record.copied_back for record in self._link.topics)
+        epoch = self._link.state.epoch
+        if self._seen[0] != epoch:
+            self._seen = epoch, any(record.copied_back for record in self._link.topics)
+        return self._seen[1]
 
     async def _try(self, link: LinkRecord) -> None:
         try:

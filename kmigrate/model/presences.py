@@ -48,9 +48,9 @@ class PartitionProgress:
     """The progress of one mirrored partition, as its copier reports it."""
 
     position: int
-    """Next offset to append on the target: everything below is acknowledged there."""
+    """Next offset to append on the target (of a copy back: on the source): everything below is acknowledged there."""
     source_end: int = -1
-    """Last known end of the source log (high watermark)."""
+    """Last known end (high watermark) of the log that is copied: the source's, or of a copy back the target's."""
     stable_end: int = -1
     problem: str = ""
     """Reason why the partition has stopped, or ''."""

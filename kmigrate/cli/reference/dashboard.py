@@ -105,6 +105,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Lag by topic", {"{{topic}}": f"max by (topic) (kmigrate_mirror_lag_seconds{{{_TOPIC}}})"}, "s"),
         Panel("Records to be copied", {"{{topic}}": f"sum by (topic) (kmigrate_mirror_lag_records{{{_TOPIC}}})"}),
         Panel(
+            "Records to be copied back to the source",
+            {"{{topic}}": f"sum by (topic) (kmigrate_mirror_back_lag_records{{{_TOPIC}}})"},
+        ),
+        Panel(
             "Copied",
             {"{{topic}}": f"sum by (topic) (rate(kmigrate_mirror_bytes_total{{{_TOPIC}}}[$__rate_interval]))"},
             "Bps",

@@ -194,6 +194,14 @@ def test_every_metric_of_a_link_is_shown_by_its_partitions_and_gone_with_its_eng
     it.tally.retried(Asked.FETCH, "source-denied")
     it.tally.windows["long",] += 1
     meter.lanes, meter.announced_at = {it.key: it}, 0.0
+    back = Lane("back", 0, producer_id=78, epoch=0, hole_limit=100)
+    back.recovered(5, 0, 5)
+    back.take(5, fetched(batch(5, 4), high_watermark=12), now_ms())
+    returned = back.send_next(meter, 5)
+    assert returned is not None
+    back.answered(returned.step, 0, 5)
+    back.tally.copied(returned.step, now_ms())
+    meter.back_lanes = lambda: {back.key: back}
     meter.direct_writes = lambda: {('odd "topic"', "3"): [7.0, 2.0]}
     meter.free_bytes = lambda: {("2", "/data"): 5_000}
     meter.disk_sizes = lambda: {'odd "topic"': 70}
@@ -211,6 +219,9 @@ def test_every_metric_of_a_link_is_shown_by_its_partitions_and_gone_with_its_eng
         assert told.value("kmigrate_mirror_target_disk_bytes", topic='odd "topic"') == 70
         assert told.value("kmigrate_mirror_target_disk_growth_bytes_per_hour") == -30
         assert told.value("kmigrate_mirror_disk_held_partitions") == 1
+        assert told.value("kmigrate_mirror_back_lag_records", topic="back") == 3
+        assert told.value("kmigrate_mirror_back_records_total", topic="back") == 4
+        assert len(told.series("kmigrate_mirror_lag_records")) == 1, "the copy to the target alone"
     assert text(registry) == ""
 
 
