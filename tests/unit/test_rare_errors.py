@@ -281,7 +281,7 @@ def of_promotes(patch: Patch) -> Iterator[tuple[str, Callable[[], Any]]]:
     gone = it(log=MemoryLog(LINK), link="l", group="g")
     yield "not-promoting", lambda: FollowHandover._record(gone)
     source = it(describe_producers=gives({("t", 0): (DENIED, ())}))
-    table = it(_source=source, recent=it(read_to=gives({})))
+    table = it(_written=source, recent=it(read_to=gives({})))
     yield "no-barrier", lambda: BarrierTable.read(table, TOPIC, 1e18)
     patch.setattr(late_writes, "encode_produce", lambda *_, **__: b"")
     patch.setattr(late_writes, "decode_produce", lambda _: {("t", 0): it(error=DENIED)})
