@@ -52,7 +52,8 @@ def records(run: Migration, topic: str) -> tuple[list[FinalRecord], list[FinalRe
 def promote(run: Migration) -> None:
     time.sleep(1.5)  # so that no write past the router is recent
     told = run.does("promote", *TOPICS, "--yes", "--way-back")
-    assert [each["ref"] for each in told["findings"] if each["ref"] in ("way-back", "no-way-back")] == ["way-back"] * 2
+    found = [each for each in told["findings"] if each["ref"] in ("way-back", "no-way-back")]
+    assert [each["ref"] for each in found] == ["way-back"] * 2, found
     status = run.does("status")["topics"]
     assert {(each["phase"], each["way_back"]) for each in status} == {("promoted", "open")}
     run.writers_go_on(100)

@@ -27,6 +27,7 @@ from kmigrate.workflow.verbs.proposal import Write
 
 __all__ = ["ending", "open_way_backs", "way_back_findings", "without_way_back"]
 
+_BROKERS_LIMIT = "message.max.bytes"
 _TIMESTAMPS, _LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
 
 
@@ -43,11 +44,14 @@ async def without_way_back(
     names = [record.topic for record in records]
     at_source, at_target = await together(admin.topic_configs(names), connections.target_admin.topic_configs(names))
     rights = await read_rights(source, names, ())
+    default = await _size_limit(connections)
     coupled = {topic for each in connections.log.state.transactions(records[0].link) for topic in each.topics}
     return {
         record.topic: [
             *_of_record(record, terms, coupled=record.topic in coupled),
-            *_of_configs(record, at_source.get(record.topic, {}), at_target.get(record.topic, {})),
+            *_of_configs(
+                at_source.get(record.topic, {}), _limit_after(record, at_target.get(record.topic, {}), default)
+            ),
             *_of_rights(record, source, rights),
         ]
         for record in records
@@ -64,14 +68,27 @@ def _of_record(record: TopicRecord, terms: PromoteTerms, *, coupled: bool) -> li
     return [why for why, holds in against.items() if holds]
 
 
-def _of_configs(
-    record: TopicRecord, at_source: Mapping[str, ConfigValue], at_target: Mapping[str, ConfigValue]
-) -> list[str]:
+async def _size_limit(connections: Connections) -> str:
+    """Return the size limit of topics of the target without a limit of their own; '' if unknown."""
+    for node in sorted(connections.target.metadata.brokers):
+        value = await connections.target_admin.broker_config(node, _BROKERS_LIMIT)
+        return value.value if value is not None else ""
+    return ""
+
+
+def _limit_after(record: TopicRecord, at_target: Mapping[str, ConfigValue], default: str) -> str:
+    """Return the size limit that the target topic has once its promote has settled."""
+    if SIZE_LIMIT in record.restore_configs:
+        return record.restore_configs[SIZE_LIMIT]
+    now = at_target.get(SIZE_LIMIT)
+    return default if now is None or SIZE_LIMIT in record.drop_configs else now.value
+
+
+def _of_configs(at_source: Mapping[str, ConfigValue], there: str) -> list[str]:
     found = []
     if (kept := at_source.get(_TIMESTAMPS)) is not None and kept.value == _LOG_APPEND_TIME:
         found.append(f"the source sets {_TIMESTAMPS}={_LOG_APPEND_TIME}, and would give copied records its own times")
     here = at_source[SIZE_LIMIT].value if SIZE_LIMIT in at_source else ""
-    there = record.restore_configs.get(SIZE_LIMIT) or (at_target[SIZE_LIMIT].value if SIZE_LIMIT in at_target else "")
     if here.isdigit() and there.isdigit() and int(here) < int(there):
         found.append(f"{SIZE_LIMIT} is {int(here):,} at the source and {int(there):,} at the target")
     return found

@@ -27,6 +27,10 @@ class Admin:
     def __init__(self, **configs: str) -> None:
         self._configs = {key.replace("_", "."): ConfigValue(value, own=True) for key, value in configs.items()}
 
+    async def broker_config(self, node: int, key: str) -> ConfigValue | None:
+        assert (node, key) == (1, "message.max.bytes")
+        return ConfigValue("1500", own=False)
+
     async def topic_configs(self, names: Any) -> dict[str, dict[str, ConfigValue]]:
         return dict.fromkeys(names, self._configs)
 
@@ -42,7 +46,8 @@ def reasons(
     async def read_rights(*_: Any) -> Rights:
         return rights
 
-    it: Any = SimpleNamespace(log=MemoryLog(LINK, record, *others), target_admin=target or Admin())
+    on_target = SimpleNamespace(metadata=SimpleNamespace(brokers={1: ("h", 2)}))
+    it: Any = SimpleNamespace(log=MemoryLog(LINK, record, *others), target_admin=target or Admin(), target=on_target)
     cluster: Any = SimpleNamespace(settings=SimpleNamespace(name="old", security=SimpleNamespace(principal="User:k")))
     admin: Any = source or Admin()
     with pytest.MonkeyPatch.context() as patch:
@@ -73,6 +78,14 @@ def test_a_topic_whose_source_takes_the_copy_has_a_way_back() -> None:
                 "record": replace(TOPIC, restore_configs={"max.message.bytes": "6"}),
             },
             "max.message.bytes is 5 at the source and 6 at the target",
+        ),
+        (
+            {
+                "source": Admin(max_message_bytes="1000"),
+                "target": Admin(max_message_bytes="900"),
+                "record": replace(TOPIC, drop_configs=("max.message.bytes",)),
+            },
+            "max.message.bytes is 1,000 at the source and 1,500 at the target",
         ),
         (
             {"rights": Rights(Operations(), {"t": Operations.exactly({"READ"})})},
