@@ -78,7 +78,8 @@ _ROWS: tuple[_Row, ...] = (
     _row(
         "forwards_in_flight",
         Kind.GAUGE,
-        "Batches on their way to a source whose fate is not known yet, and transactions open there.",
+        "Batches whose fate is not known yet, on their way to a source, or to the target for a topic with a way back; "
+        "and transactions open at a source.",
         lambda shared: [
             ((route.link, topic), shared.forwards.in_flight.get(route.key, 0))
             for topic, route in shared.table.topics.items()

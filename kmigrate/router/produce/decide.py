@@ -298,7 +298,7 @@ class WriteDecider:
         if verdict is Verdict.PASS and self._blocks(write):
             # The written log may not know a producer refused before the flip, and accepts any first sequence then (B3).
             return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write, behind=True)
-        if verdict is Verdict.GAP and held is not None and self._gaps.insisted(write.key, batch, held.since):
+        if verdict is Verdict.GAP and held is not None and self._gaps.insisted(write.in_log, batch, held.since):
             verdict = Verdict.ADMIT_ALONE
         match verdict:
             case Verdict.PASS:

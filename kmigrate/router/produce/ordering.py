@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from kmigrate.records.batch import Batch
 from kmigrate.router.shared.gate import GateKey, Keyed, ring_distance
+from kmigrate.router.shared.state import LogProducer
 
 __all__ = ["Gaps", "ProducerOrderGuard", "Stop"]
 
@@ -53,14 +54,14 @@ class Stop:
 class Gaps:
     """The gaps that the gate has found, by producer.
 
-    The missing batch is acknowledged and forgotten by the target (V6), or given up by the client.
+    The missing batch is acknowledged and forgotten by its cluster (V6), or given up by the client.
     """
 
-    _found: dict[GateKey, tuple[int, float, int]] = field(default_factory=dict)
+    _found: dict[LogProducer, tuple[int, float, int]] = field(default_factory=dict)
     """Producer epoch, arrival of the first request with a gap, and first sequence of the newest batch with a gap."""
 
-    def insisted(self, key: GateKey, batch: Batch, now: float) -> bool:
-        """Return whether the target shall judge: seconds of gaps at `now` (arrival), and the client begins again."""
+    def insisted(self, key: LogProducer, batch: Batch, now: float) -> bool:
+        """Return whether the broker shall judge: seconds of gaps at `now` (arrival), and the client begins again."""
         epoch, since, newest = self._found.get(key, (-1, now, 0))
         if epoch != batch.producer_epoch:
             since = now

@@ -138,7 +138,7 @@ class SplitWrite:
         writes = [decision.write for decision in decisions if decision.write is not None]
         for write in writes:
             self._decider.passes(write)
-            if write.shift:
+            if write.route.target_shift and write.shift:
                 translate(write.part.records, write.batch.producer_id, write.batch.producer_id + write.shift)
         counted = [write for write in writes if write.route.copied_back]
         silent = request.acks == 0 and not admitted and not counted

@@ -35,7 +35,7 @@ from typing import Protocol
 
 from kmigrate.model.ids import SEQUENCES
 from kmigrate.model.records import ProducerMark
-from kmigrate.model.routes import RoutingTable, TopicRoute, WriteEra
+from kmigrate.model.routes import RoutingTable, TopicRoute
 from kmigrate.records.batch import Batch
 
 __all__ = ["FirstWriteGate", "GateKey", "Keyed", "Verdict", "ring_distance"]
@@ -96,20 +96,18 @@ class FirstWriteGate:
             return
         before, self._routes = self._routes, table.topics
         flipped: set[str] = set()
-        dropped = False
         for name in table.changes_since(before):
             old, new = before.get(name), table.topics.get(name)
-            if _era(old) != _era(new):
+            if old is not None and (new is None or old.era != new.era):
                 flipped.add(name)
-            known, wanted = _barrier_of(old), _barrier_of(new)
-            for partition in known.keys() - wanted.keys():
-                del self.marks[name, partition]
-                dropped = True
-            for partition, producers in wanted.items():
+                for partition in range(old.partitions):
+                    self.marks.pop((name, partition), None)
+            # A fence has no table, and a fence that is given up ends no era: the marks stay meanwhile.
+            for partition, producers in _barrier_of(new).items():
                 # A topic may have thousands of producers, and a table is made at each change.
-                if known.get(partition) is not producers:
+                if name in flipped or _barrier_of(old).get(partition) is not producers:
                     self.marks[name, partition] = {mark.producer_id: mark for mark in producers}
-        if flipped or dropped:
+        if flipped:
             self.opened = {key for key in self.opened if key[:2] in self.marks and key[0] not in flipped}
             self._round = {key for key in self._round if key[:2] in self.marks and key[0] not in flipped}
 
@@ -170,10 +168,6 @@ class FirstWriteGate:
 def _barrier_of(route: TopicRoute | None) -> Mapping[int, tuple[ProducerMark, ...]]:
     """Return the producers below the barrier of a topic's newest flip, by partition."""
     return route.gate if route is not None else {}
-
-
-def _era(route: TopicRoute | None) -> WriteEra | None:
-    return route.era if route is not None else None
 
 
 def _is_next(mark: ProducerMark, batch: Batch) -> bool:

@@ -12,7 +12,8 @@ B  A transaction is on the cluster of its first topics, or of its first group: a
    the transaction and not the producer.
 C  Under a fence, a transaction may not begin if any topic of its transactional id is fenced or any group is frozen. A
    transaction may not reach a fenced topic that its id had not written before the fence. An open transaction may go on
-   and end. Until then it counts as in flight at all topics that its id writes (`shared.open_transactions`).
+   and end. Until then it counts as in flight at all topics that its id writes (`shared.open_transactions`). Under a
+   rollback's fence no partition of the topic enters a transaction at the target.
 D  If a request comes to a connection amid a transaction, the router first asks both clusters about the transaction.
 E  An EndTxn without an open transaction is repeated: the first answer was lost. The cluster of the last transaction
    knows how that ended: the source while the topics are mirrored, afterwards the target, or the source if the target
@@ -149,7 +150,8 @@ class TransactionHandler:
             raise AnswerNow(code) if code else DecideAnew
         if key == ApiKey.END_TXN:
             return (yield from self._ends.end(txn))
-        if not mirroring:
+        rolling_back = key == ApiKey.ADD_PARTITIONS_TO_TXN and self._shared.table.routes.fenced
+        if not (mirroring or rolling_back):
             return (yield from self._begin_at_target(txn))
         if key == ApiKey.ADD_PARTITIONS_TO_TXN:
             return (yield from self._add_partitions(txn))

@@ -150,6 +150,25 @@ def test_each_flip_forgets_the_open_producers_also_where_both_tables_have_the_sa
         assert (gate.opened, gate._round) == ({KEY}, {KEY}), "another topic's change ends no era"
 
 
+def test_a_fence_that_is_given_up_leaves_the_producers_open() -> None:
+    """Else thousands of producers would be asked about at once."""
+    marks = {0: (ProducerMark(5, 2, 10),)}
+    back = route("t", Serve.HOLD, rolling_back=True)
+    for now, fence in (
+        (route("t", Serve.LOCAL, gate=marks), back),
+        (route("t", Serve.FORWARD, gate=marks, generation=1), route("t", Serve.HOLD, generation=1)),
+    ):
+        gate = FirstWriteGate()
+        gate.load(table(now))
+        gate.settled(KEY, accepted=True)
+        for each in (fence, now):
+            gate.load(table(each))
+            assert gate.passes(KEY, 2, 12)
+        gate.load(table(fence))
+        gate.load(table(route("t", Serve.FORWARD, generation=2)))
+        assert (gate.marks, gate.opened) == ({}, set())
+
+
 def test_a_table_that_names_its_changes_loads_the_same_marks_as_a_table_made_anew() -> None:
     first = table(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 2, 10),)}), route("u", Serve.HOLD))
     flipped = route("u", Serve.LOCAL, gate={1: (ProducerMark(6, 0, 3),)})

@@ -1051,6 +1051,28 @@ def test_an_open_transaction_does_not_reach_out_to_a_topic_that_was_fenced_witho
     assert desk.codes_of(desk.read(ADD, 3)) == {"t": 29}
 
 
+def test_a_rollbacks_fence_waits_for_a_transactions_batch_and_lets_no_further_batch_or_partition_in() -> None:
+    promoted, other = route("t", Serve.LOCAL, copied_back=True), route("u", Serve.LOCAL)
+    back = route("t", Serve.HOLD, fence_epoch=5, copied_back=True, rolling_back=True)
+    desk = Desk(promoted, other)
+    assert desk.add("t", "u") == {"t": 0, "u": 0}
+    sent = desk.produce("t")
+    assert sent is not None and in_flight(desk) == 1
+    desk.stage.swap(back, other)
+    sent.answer()
+    assert (in_flight(desk), desk.stage.backend.drains) == (0, 1)
+    desk.stage.edge.sent.clear()
+    assert desk.end() == 0
+    assert desk.asked(END) == [("target", END)]
+    assert desk.add("t") is None, "it waits"
+    desk.stage.swap(promoted, other)
+    desk.hears()
+    assert desk.codes_of(desk.read(ADD, 3)) == {"t": 0}
+    assert {where for where, _, _ in desk.passed} == {"target"}
+    desk.stage.swap(back, other)
+    assert desk.produce("t", sequence=1) is None
+
+
 def _coupled(*serves: Serve, **values: Any) -> Desk:
     """Return a client whose transactional id has written both topics before."""
     return Desk(*map(route, ("t", "u"), serves or (Serve.FORWARD, Serve.FORWARD)), topics=("t", "u"), **values)
