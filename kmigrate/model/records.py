@@ -65,6 +65,7 @@ __all__ = [
     "Revoked",
     "RollbackTerms",
     "RouterRecord",
+    "Schedule",
     "Seal",
     "SourceAccess",
     "StrayRecord",
@@ -254,6 +255,29 @@ class PromoteTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """A promote that the controller asks for later; the topic is mirrored meanwhile.
+
+    Times are by the state log's clock, ms since the epoch.
+    """
+
+    asked_ms: int
+    """Time of the request, which the topics of one request share: the controller asks for these topics together."""
+    asked_by: str
+    terms: PromoteTerms
+    not_before_ms: int = 0
+    """Time before which the promote is not asked for; 0: at once."""
+    postponed: bool = False
+    """True until a person or the release file releases the promote."""
+    release_file: str = ""
+    """File of the controller's machine that releases the promote by its existence; '' for none."""
+    deadline_ms: int = 0
+    """Time until which the promote is asked for again, after a refusal or a promote given up; 0: asked for once."""
+    accept_misplaced: bool = False
+    """True if a person accepts members of promoted groups at the source."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionBarrier:
     """The source's log end after the drain, with the leader epoch under which it was read."""
 
@@ -407,6 +431,8 @@ class TopicRecord:
     terms: PromoteTerms | None = None
     asked: Asked | None = None
     """Newest request to promote the topic or to roll it back."""
+    schedule: Schedule | None = None
+    """Promote that the controller asks for later, or again; None: no promote is scheduled."""
     fence_epoch: int = -1
     """Epoch of the topic's newest fence, which routers acknowledge; each fence has a higher epoch."""
     barrier: Mapping[int, PartitionBarrier] = field(default_factory=dict)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import getpass
+import platform
 import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.integration.migration import Migration, assert_clean, fresh_migration, usual_clients, wait_until
+
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture
@@ -46,8 +53,9 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
     late = run.cli("wait", "topics promoted", "orders", "--timeout", "0.1")
     assert (late.code, late.told["error"]) == (5, "wait-timed-out")
     time.sleep(1)
-    run.does("promote", "orders", "--yes")
+    promoted = run.does("promote", "orders", "--yes")
     time.sleep(2)  # This is the delivery timeout below.
+    check_report(run, promoted["topics"][0])
     status = run.does("status")
     assert [(t["phase"], t["offsets"]) for t in status["topics"]] == [("promoted", "identical")], status
     (router,) = status["routers"]
@@ -65,6 +73,37 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
     assert stays["routers_may_stop"] is True
     time.sleep(1)
     assert_clean(run, "orders")
+
+
+def report_of(run: Migration, name: str) -> Any:
+    """Return the newest report of a topic or group, which the controller writes two seconds after the end."""
+    wait_until(lambda: run.cli("report", "show", name).code == 0, 10, f"the report of {name}")
+    return run.does("report", "show", name)
+
+
+def check_report(run: Migration, promoted: Any) -> None:
+    """Compare the report of a promote with librdkafka's view of the source, and with the figures of the call."""
+    report = report_of(run, "orders")
+    asked = {TopicPartition("orders", partition): _LATEST for partition in range(3)}
+    admin = AdminClient({"bootstrap.servers": run.source.bootstrap})
+    ends = {key.partition: answer.result(30).offset for key, answer in admin.list_offsets(asked).items()}
+    assert {int(partition): each["barrier"] for partition, each in report["partitions"].items()} == ends
+    assert (report["outcome"], report["asked"]["action"], report["gaps"]) == ("done", "promote", [])
+    assert report["asked"]["by"] == f"{getpass.getuser()}@{platform.node()}"
+    assert report["asked"]["at_ms"] < report["fenced_ms"] <= report["barrier_ms"] <= report["ended_ms"]
+    assert report["fence_ms"] == promoted["fence_to_flip_ms"]
+    holds = {partition: each["pause_ms"] for partition, each in report["partitions"].items() if each["pause_ms"] >= 0}
+    assert holds == promoted["router_hold_ms"]
+    assert report["pause"]["max"] == max(holds.values())
+    assert [(each["name"], each["in_flight"] >= 0) for each in report["routers"]] == [("router", True)]
+    assert set(report["versions"]) == {"kmigrate", "source", "target"}
+    listed = run.does("report", "list")["reports"]
+    assert [(each["what"], each["name"], each["outcome"]) for each in listed] == [
+        ("topic", "orders", "done"),
+        ("group", "billing", "done"),
+    ]
+    assert report_of(run, "billing")["positions"]["orders"].keys() <= {"0", "1", "2"}
+    run.does("report", "export", "orders", "--out", str(run.folder / "orders.html"))
 
 
 @pytest.mark.parametrize(
@@ -125,9 +164,16 @@ def test_a_promote_that_fails_after_the_fence_goes_back_and_harms_nobody(migrati
     assert failed.code == 1, failed
     assert "router b" in failed.told["what"] and "acknowledged" in failed.told["what"], failed
     assert run.does("status")["topics"][0]["phase"] == "mirroring"
+    report = report_of(run, "orders")
+    assert (report["outcome"], report["reason"].split(":")[0]) == ("given-up", "not-drained"), report
     run.kill("router-b", signal.SIGCONT)
     time.sleep(1)
-    run.does("promote", "orders", "--yes")
+    run.does("promote", "orders", "--postpone", "--deadline", "+10m", "--yes")
+    wait_until(
+        lambda: "until released" in run.does("status")["topics"][0]["promote_waits_for"], 10, "the postponed promote"
+    )
+    run.does("promote", "--release", "orders")
+    run.does("wait", "topics promoted", "orders")
     time.sleep(2)
     assert_clean(run, "orders")
 

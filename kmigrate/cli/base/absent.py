@@ -19,17 +19,12 @@ class Absent:
 
 
 _REVERT = Absent("other words for a rollback", "kmigrate rollback TOPIC")
-_SCHEDULE = Absent(
-    "scheduled promotes",
-    "promote waits for the lag by itself ([promote] pending_timeout_s); start the call at the time",
-)
 
 ABSENT: Mapping[str, Absent] = {
     **dict.fromkeys(("revert", "failback", "demote"), _REVERT),
     "group rollback": Absent("rollback of groups", "a group stays at the target: its topics can be rolled back alone"),
     "--target-lost": Absent("rollback without the target", "a rollback needs both clusters: kmigrate rollback TOPIC"),
     "rehearse": Absent("rehearsal", "each changing verb looks first and changes nothing with --plan"),
-    **dict.fromkeys(("--when-ready", "--not-before", "--postpone"), _SCHEDULE),
 }
 """Features by verb (without `kmigrate`) and by option."""
 

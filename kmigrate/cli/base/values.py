@@ -8,7 +8,7 @@ import re
 from kmigrate.errors import UsageError
 from kmigrate.model.digits import whole_number
 
-__all__ = ["byte_rate", "offset_range", "start_position"]
+__all__ = ["byte_rate", "moment", "offset_range", "start_position"]
 
 _RATE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kMG]?)(i?)(?:B(?:/s)?)?")
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3}
@@ -39,6 +39,35 @@ def offset_range(text: str) -> tuple[int, int]:
             next_step="expected: FROM..TO as status names it, both included, for example 120..180",
         )
     return first, last
+
+
+_SPAN = re.compile(r"\+(\d{1,9}(?:\.\d+)?)([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def moment(text: str, flag: str, now_ms: int) -> int:
+    """Return a moment from now on, in ms since the epoch: ISO 8601 (UTC where no zone is named), or +duration."""
+    span = _SPAN.fullmatch(text)
+    if span is not None:
+        return now_ms + round(float(span[1]) * _SECONDS[span[2]] * 1000)
+    try:
+        given = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            "bad-moment",
+            f"{flag} {text}: not a moment",
+            still_true="nothing was changed",
+            next_step="expected: ISO 8601 (2026-03-01T08:00:00Z), or a duration from now on: +90s, +15m, +2h, +1d",
+        ) from None
+    at_ms = round((given if given.tzinfo is not None else given.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+    if at_ms < now_ms:
+        raise UsageError(
+            "bad-moment",
+            f"{flag} {text}: this moment is over",
+            still_true="nothing was changed",
+            next_step="name a moment that is still to come; a moment without a zone is in UTC",
+        )
+    return at_ms
 
 
 def start_position(text: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Group, RenderableType
@@ -13,6 +14,7 @@ from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.options import AcceptMisplaced, Link, NoWait, PlanOnly, Timeout, Topics, Yes
 from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.values import moment
 from kmigrate.cli.base.waiting import (
     CONTROLLER_GOES_ON,
     interruptible,
@@ -24,17 +26,18 @@ from kmigrate.cli.base.words import Text
 from kmigrate.cli.commands.verify import compare_new
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.tables import parity_view, table
-from kmigrate.errors import Interrupted
+from kmigrate.errors import Interrupted, UsageError
 from kmigrate.extras import VERIFY
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import encode_record
-from kmigrate.model.records import LatePolicy, OnLate, PromoteTerms, TopicRecord
+from kmigrate.model.records import LatePolicy, OnLate, PromoteTerms, Schedule, TopicRecord
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.parity.report import ParityReport
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.verbs.schedule import schedule_text
 
 __all__ = ["Holds", "app", "flip_json", "longest_holds", "promote"]
 
@@ -42,6 +45,8 @@ app = typer.Typer()
 
 _WAY_BACK = False
 """Whether a promote opens a way back where nothing is said and nothing is in the way."""
+_READY_WITHIN_MS = 3_600_000
+"""Time in which `--when-ready` without `--deadline` waits for the guards."""
 _HOLD_SECONDS = 2.0
 """Seconds to wait after the flip until routers report how long they held requests."""
 
@@ -60,6 +65,30 @@ async def promote(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Take back a promote that waits for its fence: topics stay mirrored.")
     ] = False,
+    when_ready: Annotated[
+        bool,
+        typer.Option(
+            "--when-ready", help="Wait for guards that refuse, instead of ending (for an hour, or --deadline)."
+        ),
+    ] = False,
+    not_before: Annotated[
+        str | None,
+        typer.Option("--not-before", metavar="TIME", help="Begin at this time: ISO 8601, or +2h."),
+    ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option("--deadline", metavar="TIME", help="Try again after each refusal or give-up until this time."),
+    ] = None,
+    postpone: Annotated[
+        bool, typer.Option("--postpone", help="Begin once a person calls promote --release TOPIC.")
+    ] = False,
+    release_file: Annotated[
+        str | None,
+        typer.Option(
+            "--release-file", metavar="PATH", help="Begin once this file exists at the controller, or --release."
+        ),
+    ] = None,
+    release: Annotated[bool, typer.Option("--release", help="Release postponed promotes.")] = False,
     accept_misplaced_members: AcceptMisplaced = False,
     accept_direct_writers: Annotated[
         bool,
@@ -90,15 +119,18 @@ async def promote(
     """Switch topics over to the target.
 
     Fence, drain, barrier, flip: writes through the router are held for some milliseconds and then go to the target.
-    With --verify nothing is switched where a record differs; the exit code is then that of `verify`.
+    With --verify nothing is switched where a record differs; the exit code is then that of `verify`. With a time, a
+    deadline, --when-ready or --postpone, the controller begins the promote when the time has come, and the call ends.
     """
     topics = call.required_list(topics, "TOPIC", "the topics to promote")
     _need_spark(verify)
+    when = _When(when_ready, not_before, deadline, postpone or release_file is not None, release_file or "")
+    _refuse_verify_later(verify, when)
     async with call.connections() as connections:
         record = verbs.resolve_link(connections.log.state, call.link(link))
         name, window = record.name, record.settings.straggler_window_s
-        if cancel:
-            look = partial(verbs.cancel_promote, connections, name, topics, who=call.who)
+        look = _of_waiting(call, connections, name, topics, cancel=cancel, release=release)
+        if look is not None:
             return plan_answer(await call.carry_out(look, plan))
         treatment = verbs.Treatment(seal, on_late, ends_way_back=way_back is False, who=call.who)
         treated = await verbs.treat_promoted(connections, name, topics, treatment)
@@ -114,6 +146,9 @@ async def promote(
             _WAY_BACK if way_back is None else way_back,
             asked_by=call.who,
         )
+        if when.later:
+            schedule = when.schedule(terms, connections.log.now_ms(), accept_misplaced=accept_misplaced_members)
+            return await _scheduled(call, connections, name, topics, schedule, plan=plan, yes=yes)
         wait = window + 1
         if not plan and _any_early(connections, name, topics):
             await need_mirror(call, connections, name, timeout, "nothing was changed: no topic is promoted")
@@ -135,12 +170,9 @@ async def promote(
         if looked.changes:
             question = f"Promote {', '.join(topics)}? New writes go to the target afterwards"
             await call.confirm(yes, question, looked.warnings)
-        if verify and looked.changes:
-            report = await _compared(call, topics, name, timeout)
-            if not report.equal:
-                unchanged = Text("Nothing was promoted: the copy differs from the source.", style="red")
-                fields = {"link": name, "topics": [], "parity": report.as_json()}
-                return Answer(fields, Group(parity_view(report), unchanged), Exit.PARITY_MISMATCH)
+        unequal = await _unequal(call, topics, name, timeout) if verify and looked.changes else None
+        if unequal is not None:
+            return unequal
         with call.out.waiting("asking for the promote"):
             made = await (await look(wait_s=window + 1)).carry_out()
         if no_wait:
@@ -166,6 +198,63 @@ async def promote(
         return Answer(json, Group(plan_view(made), _view(records, holds)))
 
 
+def _of_waiting(
+    call: Call, connections: Connections, link: str, topics: list[str], *, cancel: bool, release: bool
+) -> Callable[[], Awaitable[verbs.Proposal]] | None:
+    """Return the verb for promotes that wait, `--cancel` or `--release`; None where neither is asked for."""
+    if cancel:
+        return partial(verbs.cancel_promote, connections, link, topics, who=call.who)
+    return partial(verbs.release_promote, connections, link, topics) if release else None
+
+
+async def _scheduled(
+    call: Call, connections: Connections, link: str, topics: list[str], schedule: Schedule, *, plan: bool, yes: bool
+) -> Answer:
+    """Write the schedule of a promote; the controller begins the promote at its time."""
+    look = partial(verbs.schedule_promote, connections, link, topics, schedule)
+    question = f"Promote {', '.join(topics)}, {schedule_text(schedule)}? New writes go to the target afterwards"
+    return plan_answer(await call.carry_out(look, plan, yes, question))
+
+
+class _When(NamedTuple):
+    """The flags of a promote at a later time, as a person typed them."""
+
+    when_ready: bool
+    not_before: str | None
+    deadline: str | None
+    postponed: bool
+    release_file: str
+
+    @property
+    def later(self) -> bool:
+        return any(self)
+
+    def schedule(self, terms: PromoteTerms, now_ms: int, *, accept_misplaced: bool) -> Schedule:
+        """Return the schedule; `--when-ready` without a deadline has a deadline of an hour from the begin on."""
+        begin = moment(self.not_before, "--not-before", now_ms) if self.not_before else 0
+        end = moment(self.deadline, "--deadline", now_ms) if self.deadline else 0
+        if self.when_ready and not end:
+            end = max(now_ms, begin) + _READY_WITHIN_MS
+        if end and end <= begin:
+            raise UsageError(
+                "bad-moment",
+                f"--deadline {self.deadline} is not later than --not-before {self.not_before}",
+                still_true="nothing was changed",
+                next_step="name a deadline behind the time of the begin",
+            )
+        return Schedule(now_ms, terms.asked_by, terms, begin, self.postponed, self.release_file, end, accept_misplaced)
+
+
+def _refuse_verify_later(verify: bool, when: _When) -> None:
+    if verify and when.later:
+        raise UsageError(
+            "verify-later",
+            "--verify compares now, and the promote is to begin later",
+            still_true="nothing was contacted or changed",
+            next_step="kmigrate verify first, then promote at its time without --verify",
+        )
+
+
 def _need_spark(wanted: bool) -> None:
     if wanted:
         VERIFY.need("kmigrate promote --verify")
@@ -175,6 +264,16 @@ def _any_early(connections: Connections, link: str, topics: list[str]) -> bool:
     """Return whether the mirror has not yet begun to copy some of the topics."""
     records = (connections.log.state.topic(link, topic) for topic in topics)
     return any(record is not None and record.phase in NOT_COPIED_YET for record in records)
+
+
+async def _unequal(call: Call, topics: list[str], link: str, timeout: float) -> Answer | None:
+    """Compare what is new; return the answer of a call that promotes nothing, None where all is equal."""
+    report = await _compared(call, topics, link, timeout)
+    if report.equal:
+        return None
+    unchanged = Text("Nothing was promoted: the copy differs from the source.", style="red")
+    fields = {"link": link, "topics": [], "parity": report.as_json()}
+    return Answer(fields, Group(parity_view(report), unchanged), Exit.PARITY_MISMATCH)
 
 
 async def _compared(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:

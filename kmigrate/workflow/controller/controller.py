@@ -26,6 +26,7 @@ from kmigrate.workflow.base.unit import PromoteProgress
 from kmigrate.workflow.controller.auto_promote import AutoPromote, AutoSettings
 from kmigrate.workflow.controller.keepalive import IdKeeper
 from kmigrate.workflow.controller.report_writer import ReportWriter
+from kmigrate.workflow.controller.scheduled import ScheduledPromotes
 from kmigrate.workflow.groups.following import FollowHandover
 from kmigrate.workflow.groups.handover import GroupHandover
 from kmigrate.workflow.groups.watch import GroupFigures, GroupWatch, WatchSettings
@@ -85,12 +86,14 @@ class Controller:
         self._closer = SourceCloser(connections)
         self._late = LateWatch(connections)
         self._auto = AutoPromote(connections, self._settings.auto)
+        self._scheduled = ScheduledPromotes(connections)
         self._duties: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "keep ids alive": IdKeeper(connections).run,
             "watch groups": GroupWatch(connections, self._settings.watch, figures or GroupFigures()).run,
             "close sources": self._closer.run,
             "watch sources": self._late.run,
             "promote groups": self._auto.run,
+            "promote on schedule": self._scheduled.run,
             "write reports": ReportWriter(connections).run,
         }
         """Endless work of the controller that leads."""
@@ -119,7 +122,8 @@ class Controller:
         lately = {key: why for key, (at, why) in self._failures.items() if monotonic() - at <= _FAILURE_NAMED_S}
         reasons = lately | self._closer.troubles | self._late.troubles | self._troubles if active else {}
         reasons |= self._progress.waits
-        reasons |= {key: why for key, why in self._auto.reasons.items() if key not in reasons}
+        for later in (self._auto.reasons, self._scheduled.reasons):
+            reasons |= {key: why for key, why in later.items() if key not in reasons}
         waits = dict(islice(reasons.items(), _MOST_REASONS))
         with suppress(Unreachable):  # the next presence message repeats the news
             await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))

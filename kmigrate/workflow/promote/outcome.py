@@ -66,6 +66,7 @@ def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord
         reason="",
         target_ends=proven.target_ends,
         unsettled=True,
+        schedule=None,
         way_back=_way_back(record),
     )
 

@@ -8,6 +8,7 @@ A verb asks clusters only what its guards need. A repeated verb whose effect sta
     way_back         what the way back of a promote needs, and its end
     rollback         roll topics back, `rollback --cancel`
     promote          promote topics, `promote --cancel`, findings about direct writers
+    schedule         promotes at a later time, and their release
     creatable        whether the target takes the topics
     loops            topics that would be copied in a circle
     matching         names by regular expression
@@ -48,6 +49,7 @@ from kmigrate.workflow.verbs.promote import cancel_promote, promote_topics
 from kmigrate.workflow.verbs.proposal import Proposal
 from kmigrate.workflow.verbs.rollback import cancel_rollback, roll_back_topics
 from kmigrate.workflow.verbs.routers import forget_router, router_to_replace
+from kmigrate.workflow.verbs.schedule import release_promote, schedule_promote
 from kmigrate.workflow.verbs.waiting import wait_groups, wait_rolled_back, wait_topics
 
 __all__ = [
@@ -81,10 +83,12 @@ __all__ = [
     "pause_topics",
     "promote_groups",
     "promote_topics",
+    "release_promote",
     "resolve_link",
     "resume_topics",
     "roll_back_topics",
     "router_to_replace",
+    "schedule_promote",
     "set_engine",
     "state_findings",
     "stored_link",

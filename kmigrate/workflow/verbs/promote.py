@@ -6,7 +6,7 @@ ends a promote, within seconds: writers wait, and each step rests on the step be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -49,7 +49,7 @@ from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose, refuse_i
 from kmigrate.workflow.verbs.routers import unheard_routers
 from kmigrate.workflow.verbs.way_back import way_back_findings, without_way_back
 
-__all__ = ["cancel_promote", "direct_findings", "promote_topics"]
+__all__ = ["cancel_promote", "coupled_findings", "direct_findings", "judged_topics", "promote_topics"]
 
 _MOST = 20
 """Maximum number of direct writers that are named; those in the way come first."""
@@ -65,13 +65,23 @@ async def promote_topics(
     straggler_window_s: float = 5.0,
     wait_s: float = 0.0,
     accept_misplaced: bool = False,
+    scheduled: bool = False,
 ) -> Proposal:
-    """Propose to promote topics by the controller; guards that time may lift are asked again for `wait_s` seconds."""
+    """Propose to promote topics by the controller; guards that time may lift are asked again for `wait_s` seconds.
+
+    A promote ends the topics' schedules, but for a promote that is `scheduled` with a deadline.
+    """
     deadline, longer = monotonic() + wait_s, 0.0
     while True:
         try:
             return await _promote_topics(
-                connections, link_name, topics, terms, straggler_window_s, accept_misplaced=accept_misplaced
+                connections,
+                link_name,
+                topics,
+                terms,
+                straggler_window_s,
+                accept_misplaced=accept_misplaced,
+                scheduled=scheduled,
             )
         except Refused as refused:
             if refused.ref not in _PASSING or monotonic() > deadline:
@@ -105,26 +115,20 @@ async def _promote_topics(
     straggler_window_s: float,
     *,
     accept_misplaced: bool,
+    scheduled: bool,
 ) -> Proposal:
     link = resolve_link(connections.log.state, link_name)
     final: dict[str, list[str]] = {}
     """Reasons by topic why the promote has no way back."""
 
-    def change(record: TopicRecord) -> TopicRecord:
-        phase = advance_topic(record.phase, TopicEvent.PROMOTE_ASKED)
-        asked = Asked(Action.PROMOTE, connections.log.now_ms(), terms.asked_by)
-        way_back = terms.way_back and not final.get(record.topic, ["not judged"])
-        own = replace(terms, way_back=way_back)
-        return replace(record, phase=phase, since_ms=now_ms(), terms=own, asked=asked, reason="", way_on="")
-
-    judged = Judged.topics("promote", link.name, partial(_promote_guard, connections.log), change)
+    judged = judged_topics(connections, link.name, terms, final, scheduled=scheduled)
     records, found = judged.look(connections.log.state, topics)
     if not records:
         return propose(connections.log, judged.verb, found)
     names, new = list(records), list(records.values())
     source, source_admin = await connections.source(link)
     with_them = coupled_groups(connections.log.state, link.name, names)
-    found += _coupled(connections.log.state, link, names)
+    found += coupled_findings(connections.log.state, link, names)
     found += await reading_groups(connections.log.state, link.name, names, source)
     found += await promoted_group_findings(
         connections, link, source, topics=names, accepted=accept_misplaced, verb=advised("promote", link.name, *names)
@@ -151,6 +155,31 @@ async def _promote_topics(
     ]
     changes = [change for change, _ in (*of_topics, *of_groups)]
     return propose(connections.log, judged.verb, found, [*of_groups, *of_topics], changes)
+
+
+def judged_topics(
+    connections: Connections,
+    link: str,
+    terms: PromoteTerms,
+    final: Mapping[str, Sequence[str]],
+    *,
+    scheduled: bool = False,
+) -> Judged[TopicRecord]:
+    """Return the promote of single topics of a link; `final` has the reasons by topic why there is no way back.
+
+    A schedule with a deadline stays in the record, for the next try.
+    """
+
+    def change(record: TopicRecord) -> TopicRecord:
+        phase = advance_topic(record.phase, TopicEvent.PROMOTE_ASKED)
+        asked = Asked(Action.PROMOTE, connections.log.now_ms(), terms.asked_by)
+        way_back = terms.way_back and not final.get(record.topic, ["not judged"])
+        own = replace(terms, way_back=way_back)
+        again = record.schedule if scheduled and record.schedule is not None and record.schedule.deadline_ms else None
+        changed = replace(record, phase=phase, since_ms=now_ms(), terms=own, asked=asked, schedule=again)
+        return replace(changed, reason="", way_on="")
+
+    return Judged.topics("promote", link, partial(_promote_guard, connections.log), change)
 
 
 async def _seal_findings(
@@ -232,7 +261,7 @@ def _disk_low(log: StateLog, record: TopicRecord) -> str:
     return next((mirror.disk_low for mirror in mirrors if mirror.disk_low), "the target has too little room")
 
 
-def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Finding]:
+def coupled_findings(state: State, link: LinkRecord, topics: Collection[str]) -> list[Finding]:
     """Return a refusal for each topic that is written in the same transactions and that nobody has asked to promote."""
     found: list[Finding] = []
     for topic, name in sorted(coupled_topics(state.couplings(link.name), topics).items()):
@@ -302,11 +331,18 @@ async def cancel_promote(
     state = connections.log.state
     link = resolve_link(state, link_name).name
     reason = f"cancelled: taken back by {who}"
-    judged = Judged.topics("promote", link, _cancel_guard, lambda record: given_up(record, reason))
+    judged = Judged.topics("promote", link, _cancel_guard, lambda record: _cancelled(record, reason))
     waiting, found = judged.look(state, topics)
     found += _left_waiting(state, link, waiting)
     writes = [(f"take back the promote of {topic}", judged.write(topic)) for topic in waiting]
     return propose(connections.log, judged.verb, found, writes)
+
+
+def _cancelled(record: TopicRecord, reason: str) -> TopicRecord:
+    """Return the record without its promote, which waits for the fence or is scheduled."""
+    if record.phase is TopicPhase.PROMOTE_PENDING:
+        return replace(given_up(record, reason), schedule=None)
+    return replace(record, schedule=None, since_ms=now_ms(), reason=reason, way_on="")
 
 
 def _cancel_guard(record: TopicRecord) -> Finding | None:
@@ -322,7 +358,7 @@ def _cancel_guard(record: TopicRecord) -> Finding | None:
             f"topic {topic} is {record.phase}: its promote is over in seconds, one way or the other",
             "see how it ends: kmigrate status --watch",
         )
-    if record.phase is not TopicPhase.PROMOTE_PENDING:
+    if record.phase is not TopicPhase.PROMOTE_PENDING and record.schedule is None:
         return ok("already", f"no promote of topic {topic} is asked for: it is {record.phase}")
     return None
 

@@ -39,7 +39,7 @@ async def wait_topics(
             on_change(state)
         records = [_known(state.topic(link, topic), link, "topic", topic) for topic in topics]
         for record in records:
-            if promoting and record.phase is TopicPhase.MIRRORING and record.reason:
+            if promoting and record.phase is TopicPhase.MIRRORING and record.reason and record.schedule is None:
                 others = _others(f"{each.topic} is {each.phase}" for each in records if each is not record)
                 raise Failed(
                     "promote-given-up",

@@ -20,8 +20,8 @@ PROMISES = Path(__file__).parents[4] / "docs" / "promises.md"
     [
         (["failback", "orders"], "kmigrate failback", "other words for a rollback"),
         (["group", "rollback", "billing"], "kmigrate group rollback", "rollback of groups"),
-        (["promote", "orders", "--not-before", "22:00"], "kmigrate promote --not-before", "scheduled promotes"),
         (["rehearse", "orders"], "kmigrate rehearse", "rehearsal"),
+        (["rollback", "orders", "--target-lost"], "kmigrate rollback --target-lost", "rollback without the target"),
     ],
 )
 def test_a_verb_or_option_of_a_missing_feature_is_refused_by_name(

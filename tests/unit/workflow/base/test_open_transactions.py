@@ -19,7 +19,7 @@ from kmigrate.model.records import TopicRecord, TransactionRecord
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.base import open_transactions as transactions
 from kmigrate.workflow.base.open_transactions import begun_elsewhere, wait_for_ends
-from kmigrate.workflow.verbs.promote import _coupled
+from kmigrate.workflow.verbs.promote import coupled_findings
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK, PENDING, ROUTER, SHARED, Stage, promoted
 
@@ -71,11 +71,11 @@ def test_a_transaction_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatc
 
 def test_a_promote_names_the_topics_that_must_come_with_it() -> None:
     mirroring = replace(OTHER, phase=TopicPhase.MIRRORING)
-    (finding,) = _coupled(MemoryLog(LINK, BOTH, mirroring).state, LINK, ["t"])
+    (finding,) = coupled_findings(MemoryLog(LINK, BOTH, mirroring).state, LINK, ["t"])
     assert (finding.level, finding.ref) == ("refuse", "coupled-topics")
     assert finding.next_step == "promote them together: kmigrate promote --link l t u"
     for fine in (replace(OTHER, phase=TopicPhase.PROMOTED), OTHER):
-        assert _coupled(MemoryLog(LINK, BOTH, fine).state, LINK, ["t"]) == []
+        assert coupled_findings(MemoryLog(LINK, BOTH, fine).state, LINK, ["t"]) == []
 
 
 def test_a_topic_is_not_fenced_before_its_whole_unit_is_to_be_promoted() -> None:
