@@ -19,7 +19,7 @@ from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.promote import coupled_findings
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose, refuse_if
 
-__all__ = ["release_promote", "schedule_promote", "schedule_text"]
+__all__ = ["release_promote", "released", "schedule_promote", "schedule_text"]
 
 
 async def schedule_promote(
