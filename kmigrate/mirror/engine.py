@@ -24,6 +24,7 @@ from kmigrate.mirror.copy.disks import DiskGauge
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.lanes import Lanes, progress_of, target_losses
 from kmigrate.mirror.copy.throttle import part_of_limit
+from kmigrate.mirror.copy.window_notes import window_notes
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition.lane import Key, Lane
@@ -56,8 +57,6 @@ _RETRY_S = 1.0
 _LOOK_S = 0.25
 _URGENT_GAP_S = 0.05
 """Shortest gap between presences; a reached barrier and an applied state are reported at once."""
-_APART = "holes-apart"
-"""Reference of the note about brokers that are sent no windows."""
 _MANY = 500
 """Number of partitions above which progress is reported half as often."""
 
@@ -488,18 +487,8 @@ class MirrorEngine:
         forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""
         strays = self._maps.strays.text(MAP_TOPIC)
         unwatched = [copier.disks.unwatched for copier in self._copiers()]
-        apart = _apart_text(self._holes.slow_brokers if self._holes is not None else (), name)
+        lanes = self._copier.lanes.values() if self._copier is not None else ()
+        windows = window_notes(self._holes, lanes, name) if self._holes is not None else ()
         contradictions = self._link.contradictions(self._link.link_settings).values()
         differs = [f"link-settings-differ: {text}; the link's setting counts" for text in contradictions]
-        return (*upkeep, *filter(None, (*troubles, forgets, strays, *unwatched, apart)), *lost, *differs)
-
-
-def _apart_text(brokers: Collection[int], target: str) -> str:
-    """Return the note about brokers that are sent no windows; '' if there are none."""
-    if not brokers:
-        return ""
-    named = ", ".join(map(str, sorted(brokers)))
-    return (
-        f"{_APART}: target {target}: brokers {named} go on behind a refused Produce request with acks=0, so each "
-        "transaction takes two round trips, not one"
-    )
+        return (*upkeep, *filter(None, (*troubles, forgets, strays, *unwatched)), *windows, *lost, *differs)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.model.records import CopyIdentity
 from tests.conftest import Pair
-from tests.soak.markers import play
+from tests.integration.mirror_world import settings_of
+from tests.soak.markers import Found, Round, judge, owner, play, until
 
 Names = Callable[[str], str]
 
@@ -20,3 +25,31 @@ def test_no_marker_is_misplaced_by_a_late_window_a_refused_batch_or_a_moved_lead
     assert (found.rounds, found.misplaced, found.lost, found.duplicated) == (3, 0, 0, 0)
     assert found.windows > 3 * 4 * 30
     assert found.lanes_broken >= 3
+
+
+def test_windows_are_long_only_where_the_topic_needs_a_single_in_sync_replica(
+    clusters3: Pair, unique_name: Names
+) -> None:
+    rounds = {
+        value: Round(clusters3.source, clusters3.target, unique_name(f"insync{value}"), "", random.Random(7), 30)
+        for value in ("2", "1")
+    }
+
+    async def copy(it: Round, value: str) -> Counter[tuple[str, ...]]:
+        """Copy a topic, and return its windows by length."""
+        await asyncio.to_thread(it.set_config, "min.insync.replicas", value)
+        async with ClusterClient(settings_of("target", clusters3.target.bootstrap)) as client:
+            identity = CopyIdentity(*await client.init_producer_id())
+        async with owner(clusters3.source, clusters3.target, identity, it.topic, 1, fetched=1_500) as one:
+            await until(lambda: one.has_copied(1), "the copy")
+            return sum((lane.tally.windows for lane in one.copier.lanes.values()), Counter())
+
+    windows: dict[str, Counter[tuple[str, ...]]] = {}
+    for value, it in rounds.items():
+        it.load()
+        windows[value] = asyncio.run(copy(it, value))
+    assert windows["2"]["short",] > 40 and not windows["2"]["long",]
+    assert windows["1"]["long",] > 0
+    found = Found()
+    judge(clusters3.source, clusters3.target, [*rounds.values()], found)
+    assert found.is_right

@@ -1,6 +1,6 @@
 """Broken windows of transactions: is a control marker ever misplaced on the target?
 
-    python -m tests.soak.markers [--rounds 60] [--seed 1]
+    python -m tests.soak.markers [--rounds 60] [--seed 1] [--faults late,size,...] [--target 3.9.1]
 
 Each round mirrors a new topic of transactions with identical offsets while something fails in the middle. The faults:
 
@@ -9,10 +9,12 @@ Each round mirrors a new topic of transactions with identical offsets while some
 - `leaders`: another broker leads a partition.
 - `kill`: a broker is killed and started anew.
 - `still`: a broker, often a follower, stands still.
+- `insync`: while a broker is away, `min.insync.replicas` is raised from 1 to 3, so that brokers refuse the markers
+  of long windows and store the batches behind them. Such a partition must stop; its log is not compared.
 
 Then a last owner copies the rest. Kafka's own DumpLogSegments reads both logs, and each offset is compared: is it a
 record or a control marker, and how many records does the target lack or hold twice? The soak writes
-build/soak/markers.json with `rounds, lanes_broken, misplaced, lost, duplicated`.
+build/soak/markers.json with `rounds, lanes_broken, stopped, misplaced, lost, duplicated`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -35,6 +37,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Failed
 from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.mirror.copy.context import CopyContext
@@ -43,15 +46,15 @@ from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.dial import dial
-from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, Broker, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.topics import create_topics
 from tests.figures import save
 from tests.integration.mirror_world import settings_of
 from tests.soak.chaos import elect, reorder, wait_in_sync
 
-__all__ = ["FAULTS", "Found", "play"]
+__all__ = ["FAULTS", "Found", "Round", "judge", "owner", "play", "until"]
 
-FAULTS = ("late", "size", "leaders", "kill", "still")
+FAULTS = ("late", "size", "leaders", "kill", "still", "insync")
 _PARTITIONS = 4
 _PATIENCE_S = 90.0
 _GAP_S = 0.004
@@ -66,6 +69,8 @@ class Found:
     windows: int = 0
     long_windows: int = 0
     lanes_broken: int = 0
+    stopped: int = 0
+    """Number of partitions that stopped under `insync`."""
     misplaced: int = 0
     lost: int = 0
     duplicated: int = 0
@@ -86,13 +91,17 @@ class Lines:
         self._flows = asyncio.Event()
         self._flows.set()
         self._ports: dict[tuple[str, int], int] = {}
+        self._brokers: dict[tuple[str, int], Broker] = {}
         self._servers: list[asyncio.Server] = []
         self._writers: list[asyncio.StreamWriter] = []
         self.relayed = True
         """True if new connections go through the relays."""
 
     async def dial(self, protocol: asyncio.BaseProtocol, host: str, port: int, *more: Any) -> None:
-        await dial(protocol, host, self._ports.get((host, port), port) if self.relayed else port, *more)
+        broker = self._brokers.get((host, port))
+        # A relay in front of a dead broker would accept connections.
+        through = self._ports[host, port] if self.relayed and broker is not None and broker.alive else port
+        await dial(protocol, host, through, *more)
 
     def hold(self) -> None:
         """Hold what clients send from now on."""
@@ -106,6 +115,7 @@ class Lines:
             address = ("127.0.0.1", broker.port)
             server = await asyncio.start_server(self._relay(address), "127.0.0.1", 0)
             self._servers.append(server)
+            self._brokers[address] = broker
             self._ports[address] = server.sockets[0].getsockname()[1]
 
     def _relay(self, to: tuple[str, int]) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]:
@@ -153,6 +163,11 @@ class Owner:
     @property
     def positions(self) -> int:
         return sum(max(0, lane.target.position) for lane in self.copier.lanes.values())
+
+    def has_copied(self, share: float) -> bool:
+        """Return whether at least this share of each partition's log is copied."""
+        lanes = self.copier.lanes.values()
+        return all(lane.target.position >= share * lane.source.log_end > 0 for lane in lanes)
 
     @property
     def long_windows(self) -> int:
@@ -204,6 +219,8 @@ class Round:
     fault: str
     dice: random.Random
     transactions: int = 120
+    stopped: set[int] = field(default_factory=set)
+    """Partitions whose last owner found a shifted log."""
 
     def load(self) -> None:
         """Write transactions of one to four records per partition; every seventh is aborted."""
@@ -231,6 +248,8 @@ class Round:
         async with ClusterClient(settings_of("target", self.target.bootstrap)) as client:
             identity = CopyIdentity(*await client.init_producer_id())
             with mock.patch("kmigrate.net.broker.dial", lines.dial):
+                if self.fault == "insync":
+                    await self._lose_a_replica(client)
                 fetched = self.dice.choice((1_000, 3_000, 20_000))
                 async with owner(self.source, self.target, identity, self.topic, 1, fetched) as first:
                     moment = self.dice.randrange(20, 6 * self.transactions)
@@ -265,9 +284,14 @@ class Round:
                 found.long_windows += second.long_windows
             lines.relayed = True
         elif self.fault == "size":
-            await asyncio.to_thread(self._limit, "1")
+            await asyncio.to_thread(self.set_config, "max.message.bytes", "1")
             await asyncio.sleep(self.dice.uniform(0.1, 0.4))
-            await asyncio.to_thread(self._limit, "1048588")
+            await asyncio.to_thread(self.set_config, "max.message.bytes", "1048588")
+        elif self.fault == "insync":
+            await asyncio.to_thread(self.set_config, "min.insync.replicas", "3")
+            await asyncio.sleep(self.dice.uniform(0.1, 2))
+            await asyncio.to_thread(self.set_config, "min.insync.replicas", "1")
+            await asyncio.to_thread(self._bring_back)
         elif self.fault == "leaders":
             for partition in range(_PARTITIONS):
                 info = (await client.refresh([self.topic])).topics[self.topic]
@@ -286,8 +310,32 @@ class Round:
             self.target.resume(node)
             await asyncio.sleep(0.5)
 
-    def _limit(self, most: str) -> None:
-        entry = ConfigEntry("max.message.bytes", most, incremental_operation=AlterConfigOpType.SET)
+    async def _lose_a_replica(self, client: ClusterClient) -> None:
+        """Kill a broker, and wait until no partition counts the broker among its in-sync replicas."""
+        node = self.dice.choice(sorted(self.target.brokers))
+        self.target.kill(node)
+        deadline, seen = time.monotonic() + _PATIENCE_S, ""
+        while time.monotonic() < deadline:
+            try:
+                parts = (await client.refresh([self.topic])).topics[self.topic].partitions
+            except Failed as error:
+                seen = error.what
+            else:
+                seen = str(parts)
+                if all(part.leader >= 0 and node not in part.in_sync for part in parts.values()):
+                    return
+            await asyncio.sleep(0.2)
+        raise TimeoutError(f"the killed broker {node} stays in sync: {seen}")
+
+    def _bring_back(self) -> None:
+        for node, broker in self.target.brokers.items():
+            if not broker.alive:
+                self.target.restart(node)
+        self.target.wait_ready()
+
+    def set_config(self, key: str, value: str) -> None:
+        """Set a config of the target's topic."""
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, self.topic, incremental_configs=[entry])
         admin = AdminClient({"bootstrap.servers": self.target.bootstrap})
         for changed in admin.incremental_alter_configs([resource]).values():
@@ -302,12 +350,15 @@ class Round:
         def stopped() -> list[str]:
             return [lane.report.problem for lane in last.copier.lanes.values() if lane.stopped]
 
-        await until(
-            lambda: bool(stopped()) or all(last.copier.lanes[key].target.position >= end for key, end in ends.items()),
-            "the end of the copy",
-        )
+        def is_over(key: tuple[str, int], end: int) -> bool:
+            lane = last.copier.lanes[key]
+            return lane.stopped or lane.target.position >= end
+
+        await until(lambda: all(is_over(key, end) for key, end in ends.items()), "the end of the copy")
         if stopped():
             print(f"{self.topic} ({self.fault}): {stopped()}", flush=True)
+        if self.fault == "insync":
+            self.stopped = {lane.partition for lane in last.copier.lanes.values() if lane.stopped}
 
 
 async def until(holds: Callable[[], bool], what: str) -> None:
@@ -321,11 +372,14 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 # the judge
 
 
-def judge(source: KafkaCluster, target: KafkaCluster, topics: list[str], found: Found) -> None:
+def judge(source: KafkaCluster, target: KafkaCluster, rounds: Sequence[Round], found: Found) -> None:
     """Compare both logs offset by offset, as Kafka's own DumpLogSegments reads them."""
+    topics = [each.topic for each in rounds]
     ours, theirs = dumped(target, topics), dumped(source, topics)
-    for topic in topics:
-        for partition in range(_PARTITIONS):
+    for each in rounds:
+        topic = each.topic
+        found.stopped += len(each.stopped)
+        for partition in set(range(_PARTITIONS)) - each.stopped:
             copy, truth = ours.get((topic, partition), {}), theirs[(topic, partition)]
             aborted = {offset for offset, kind in truth.items() if kind == "aborted"}
             wanted = {offset: "marker" if offset in aborted else kind for offset, kind in truth.items()}
@@ -393,14 +447,14 @@ def play(
 ) -> Found:
     """Play a round for each fault, and judge all logs together."""
     found = Found()
-    topics = []
+    rounds: list[Round] = []
     for number, fault in enumerate(faults):
         it = Round(source, target, f"{name}-{number}", fault, dice, transactions)
         it.load()
         asyncio.run(it.play(found))
         wait_in_sync(target)
-        topics.append(it.topic)
-    judge(source, target, topics, found)
+        rounds.append(it)
+    judge(source, target, rounds, found)
     return found
 
 
@@ -408,19 +462,22 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=60)
     arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--faults", default=",".join(FAULTS))
+    arguments.add_argument("--target", default=TARGET_VERSION, help="Kafka version of the target")
     chosen = arguments.parse_args()
     dice, began = random.Random(chosen.seed), time.monotonic()
     total: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="kmigrate-soak-") as folder:
         source = KafkaCluster.create(ClusterSpec("source", SOURCE_VERSION), Path(folder))
-        target = KafkaCluster.create(ClusterSpec("target", TARGET_VERSION, 3), Path(folder))
+        target = KafkaCluster.create(ClusterSpec("target", chosen.target, 3), Path(folder))
         try:
             for cluster in (source, target):
                 cluster.start()
                 cluster.wait_ready()
-            for at in range(0, chosen.rounds, len(FAULTS)):
-                some = [FAULTS[(at + n) % len(FAULTS)] for n in range(min(len(FAULTS), chosen.rounds - at))]
+            names = chosen.faults.split(",")
+            for at in range(0, chosen.rounds, len(names)):
+                some = [names[(at + n) % len(names)] for n in range(min(len(names), chosen.rounds - at))]
                 found = play(source, target, some, dice, f"markers-{at}", 120)
                 figures = {name: value for name, value in vars(found).items() if name != "faults"}
                 total.update(cast("dict[str, int]", figures))
@@ -430,7 +487,10 @@ def main() -> None:
             for cluster in (source, target):
                 cluster.stop()
     seconds = round(time.monotonic() - began)
-    path = save("soak/markers", {**total, "faults": dict(faults), "seed": chosen.seed, "seconds": seconds})
+    path = save(
+        "soak/markers",
+        {**total, "faults": dict(faults), "seed": chosen.seed, "target": chosen.target, "seconds": seconds},
+    )
     print(f"{path}: {seconds} s")
     raise SystemExit(bool(total["misplaced"] or total["lost"] or total["duplicated"]))
 

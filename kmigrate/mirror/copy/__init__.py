@@ -9,6 +9,7 @@ writing       produce requests to target leaders
 holes         offsets without records: control markers or empty transactions
 markers       requests for control markers, of many partitions at once, with the batches before the markers
 windows       batches that leave together with the hole behind them
+window_notes  what status says of windows
 min_insync    the topics that may be sent long windows
 window_probe  the probe of a broker that may be sent windows
 recovery      a partition's position, holes and offset map, from the target's own log

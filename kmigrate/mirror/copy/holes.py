@@ -107,6 +107,16 @@ class HoleMaker:
         """Return the number of holes that a window of a topic may have now (`partition/lane.py`, O)."""
         return LONG if self._long_windows and self._min_insync.is_one(topic) else 1
 
+    @property
+    def in_turn(self) -> frozenset[str]:
+        """Topics whose windows have a single hole, because the topics need more than one in-sync replica."""
+        return self._min_insync.above_one
+
+    @property
+    def window_s(self) -> float:
+        """Seconds that the last window with a single hole took; 0 if there was none."""
+        return self._markers.window_s
+
     async def run(self) -> None:
         """Ask the target for the topics that may be sent long windows, for ever."""
         await self._min_insync.run()

@@ -116,6 +116,7 @@ class _Group(NamedTuple):
     """The fillings of requests that leave together, and the futures of the answers: the log ends come last."""
 
     connection: BrokerConnection
+    sent: float
     fillings: list[tuple[Filling, Marking]]
     answers: list[asyncio.Future[bytearray]]
 
@@ -134,6 +135,8 @@ class MarkerWriter:
         self._lines: dict[tuple[int, str], _Line] = {}
         self._unknown: dict[Key, tuple[int, int]] = {}
         """A term, and the number of requests for markers without a known outcome under that term, by partition."""
+        self.window_s = 0.0
+        """Seconds that the last group with a single request for markers took."""
 
     def is_ready(self, key: Key) -> bool:
         """Return whether the requests for a partition would leave at once."""
@@ -238,8 +241,8 @@ class _Line:
 
     def _send(self, connection: BrokerConnection, fillings: list[tuple[Filling, Marking]]) -> None:
         answers = connection.send_together(*self._writer.requests(fillings))
-        self._group = group = _Group(connection, fillings, answers)
-        self._heard = 0, monotonic()
+        self._group = group = _Group(connection, monotonic(), fillings, answers)
+        self._heard = 0, group.sent
         answers[-1].add_done_callback(lambda _: self._answered(group))
         if not self._watched:
             self._watched = True
@@ -269,6 +272,8 @@ class _Line:
                 codes[key] = codes.get(key, 0) or code
         ends = decode_log_ends(ended.result())
         self._target.health.heard(group.connection.address)
+        if len(marked) == 1:
+            self._writer.window_s = monotonic() - group.sent
         for filling, marking in group.fillings:
             code, end = ends.get(filling.key, (0, -1))
             made = Made(codes.get(filling.key, 0) or code, end, marking.epoch)

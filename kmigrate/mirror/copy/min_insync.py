@@ -45,6 +45,11 @@ class MinInsync:
         value, seen = self._seen.get(topic, (0, 0.0))
         return value == 1 and now - seen < _FRESH_S
 
+    @property
+    def above_one(self) -> frozenset[str]:
+        """Topics in question that need more in-sync replicas."""
+        return frozenset(topic for topic, (value, _) in self._seen.items() if value > 1)
+
     async def run(self) -> None:
         """Ask for the topics in question, for ever."""
         while True:

@@ -239,6 +239,6 @@ def test_processes_divide_a_links_limit_by_their_partitions(
 def test_brokers_that_are_sent_no_windows_are_named() -> None:
     it = engine(MemoryLog(LEASE, TOPIC, SHARED))
     assert it._presence().notes == ()
-    it._holes = cast("HoleMaker", SimpleNamespace(slow_brokers=frozenset({3, 1})))
+    it._holes = cast("HoleMaker", SimpleNamespace(slow_brokers=frozenset({3, 1}), in_turn=frozenset(), window_s=0.0))
     (note,) = it._presence().notes
     assert note.startswith("holes-apart: target ") and "brokers 1, 3 go on behind a refused" in note

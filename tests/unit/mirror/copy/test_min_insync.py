@@ -73,6 +73,7 @@ def test_a_topic_counts_once_the_target_was_asked_and_only_while_the_answer_is_f
         assert [it.is_one("a"), it.is_one("b"), it.is_one("gone")] == [False] * 3
         await until_asked(target, 1)
         assert [it.is_one("a"), it.is_one("b"), it.is_one("gone")] == [True, False, False]
+        assert it.above_one == {"b"}
         target.values["a"] = "2"
         await until_asked(target, len(target.asked) + 2)
         assert not it.is_one("a"), "somebody has raised the value"
