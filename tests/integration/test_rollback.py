@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kmigrate.cluster.append import append_alone
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.protocol.codes import Code
+from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
 from tests.integration.migration import PATIENT, Migration, assert_clean, fresh_migration, wait_until
+from tests.integration.router_world import settings_of
 
 TOPICS = ("orders", "bills")
+RETRIED = "retries"
+"""A topic with a single producer, which sends batches again after flips."""
+ALL = (*TOPICS, RETRIED)
 GROUP = "billing"
 
 
@@ -22,10 +31,49 @@ def migration(tmp_path: Path) -> Iterator[Migration]:
         yield run
 
 
+class Retrier:
+    """An idempotent producer that sends its newest batches again after a flip, as if their answers were lost."""
+
+    def __init__(self, run: Migration) -> None:
+        self._settings = settings_of("target", run.routers)
+        self.producer_id = -1
+        self.offsets: list[int] = []
+        """Offsets of the stored batches, by sequence."""
+
+    def write(self) -> None:
+        """Write the next batch."""
+        self.offsets.append(self._sent(len(self.offsets)))
+
+    def again(self, batches: int) -> None:
+        """Send the newest batches again; each must be answered as the duplicate of its first copy."""
+        newest = range(len(self.offsets))[-batches:]
+        assert [self._sent(sequence) for sequence in newest] == self.offsets[-batches:]
+
+    def _sent(self, sequence: int) -> int:
+        """Send a batch until it is stored, as clients do, and return the offset."""
+        return asyncio.run(self._send(sequence))
+
+    async def _send(self, sequence: int) -> int:
+        async with ClusterClient(self._settings) as client:
+            if self.producer_id < 0:
+                self.producer_id, _ = await client.init_producer_id()
+            async with asyncio.timeout(20):
+                while True:
+                    batch = one_record_batch(
+                        b"", b"%d" % sequence, timestamp=1, producer_id=self.producer_id, epoch=0, sequence=sequence
+                    )
+                    answer = await append_alone(client, RETRIED, 0, batch, purpose="test")
+                    if answer.error != Code.NOT_LEADER_OR_FOLLOWER:
+                        assert answer.error == 0, (sequence, answer)
+                        return answer.base_offset
+                    await asyncio.sleep(0.1)
+
+
 def begin(run: Migration) -> None:
     """Move clients of three families to a router, mirror both topics, and promote their group."""
     for topic in TOPICS:
         run.make_topic(topic, 3)
+    run.make_topic(RETRIED, 1)
     run.run_clients(
         [
             ProducerSpec("p-rd", "librdkafka", "orders", 300.0),
@@ -36,13 +84,13 @@ def begin(run: Migration) -> None:
     )
     run.does("link", "create", "blue", "--source", "source", "--target", "target")
     run.start("mirror", "router", "controller")
-    run.does("topic", "mirror", *TOPICS)
+    run.does("topic", "mirror", *ALL)
     run.does("group", "mirror", GROUP)
     assert run.traffic is not None
     run.traffic.roll("producers", run.routers)
     run.traffic.roll("consumers", run.routers)
     run.does("group", "promote", GROUP, "--yes")
-    run.does("wait", "lag <= 1000", *TOPICS)
+    run.does("wait", "lag <= 1000", *ALL)
 
 
 def records(run: Migration, topic: str) -> tuple[list[FinalRecord], list[FinalRecord]]:
@@ -51,9 +99,9 @@ def records(run: Migration, topic: str) -> tuple[list[FinalRecord], list[FinalRe
 
 def promote(run: Migration) -> None:
     time.sleep(1.5)  # so that no write past the router is recent
-    told = run.does("promote", *TOPICS, "--yes", "--way-back")
+    told = run.does("promote", *ALL, "--yes", "--way-back")
     found = [each for each in told["findings"] if each["ref"] in ("way-back", "no-way-back")]
-    assert [each["ref"] for each in found] == ["way-back"] * 2, found
+    assert [each["ref"] for each in found] == ["way-back"] * len(ALL), found
     status = run.does("status")["topics"]
     assert {(each["phase"], each["way_back"]) for each in status} == {("promoted", "open")}
     run.writers_go_on(100)
@@ -61,8 +109,8 @@ def promote(run: Migration) -> None:
 
 
 def roll_back(run: Migration, times: int) -> None:
-    told = run.does("rollback", *TOPICS, "--yes")
-    assert [(each["phase"], each["generation"]) for each in told["topics"]] == [("mirroring", times)] * 2
+    told = run.does("rollback", *ALL, "--yes")
+    assert [(each["phase"], each["generation"]) for each in told["topics"]] == [("mirroring", times)] * len(ALL)
     assert all(0 <= each["fence_to_flip_ms"] < 10_000 for each in told["topics"]), told["topics"]
     run.writers_go_on(100)
     run.consumers_go_on()
@@ -71,13 +119,19 @@ def roll_back(run: Migration, times: int) -> None:
 def test_two_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Migration) -> None:
     run = migration
     begin(run)
+    retrier = Retrier(run)
     for times in (1, 2):
+        retrier.write()
         promote(run)
+        retrier.again(1)
+        retrier.write()
         roll_back(run, times)
+        retrier.again(2)  # from the last era and from the era before
     assert run.traffic is not None
     run.traffic.stop()
     wait_until(lambda: all(each["lag"] == 0 for each in run.does("status")["topics"]), 20, "the copy to be complete")
-    for topic in TOPICS:
+    for topic in ALL:
         source, target = records(run, topic)
         assert source == target, topic
+    assert len(target) == len(retrier.offsets) == 4
     assert_clean(run, *TOPICS)
