@@ -64,8 +64,9 @@ OPTIONAL_GRANTS: tuple[Grant, ...] = (
         "source",
         "TOPIC",
         "WRITE",
-        "see that each leader follows the limit that refuses writers",
-        without=f"whether the source refuses late writers is not proven, and {_SILENT_ROUTER}",
+        "copy promoted topics back; see that each leader follows the limit that refuses writers",
+        without="no promote can be taken back, whether the source refuses late writers is not proven, and "
+        f"{_SILENT_ROUTER}",
     ),
     Grant(
         "source",

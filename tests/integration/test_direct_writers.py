@@ -190,7 +190,7 @@ def promote(run: Migration, topic: str, *more: str) -> None:
 
 
 def close(run: Migration, topic: str) -> None:
-    promote(run, topic)
+    promote(run, topic, "--no-way-back")
     wait_until(lambda: topic_status(run, topic)["source_closed"] == "closed", 20, "the source to be closed")
 
 
@@ -285,7 +285,7 @@ def test_the_seal_comes_off_again_and_the_topic_s_own_limit_is_put_back(run: Mig
     run.make_topic("own", 1, config={"max.message.bytes": "2000000"})
     run.does("topic", "mirror", "own")
     put(Producer({"bootstrap.servers": run.routers}), "own", "before")
-    run.does("promote", "own", "--yes")
+    run.does("promote", "own", "--no-way-back", "--yes")
     wait_until(lambda: topic_status(run, "own")["source_closed"] == "closed", 20, "the source to be closed")
     run.does("promote", "own", "--no-seal", "--yes")
     wait_until(lambda: topic_status(run, "own")["source_closed"] == "open", 20, "the source to be open again")

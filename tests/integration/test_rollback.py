@@ -135,3 +135,26 @@ def test_two_topics_go_to_the_target_and_back_twice_under_live_clients(migration
         assert source == target, topic
     assert len(target) == len(retrier.offsets) == 4
     assert_clean(run, *TOPICS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", ["mirror", "controller", "router"])
+def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration, victim: str) -> None:
+    """kill -9 of an engine, then a restart: the rollback, or its repetition, ends, and nothing is broken."""
+    run = migration
+    begin(run)
+
+    def strike() -> None:
+        time.sleep(0.3)
+        run.kill(victim)
+        time.sleep(0.3)
+        run.start(victim)
+        if victim == "router":
+            run.does("router", "forget", "router", "--dead", "--yes")
+
+    for _ in range(2):
+        promote(run)
+        run.again("rollback", *TOPICS, "--yes", during=strike)
+        run.writers_go_on(100)
+    time.sleep(2)
+    assert_clean(run, *TOPICS, but_for="commit _WAIT_COORD" if victim == "router" else None)

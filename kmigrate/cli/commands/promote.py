@@ -43,7 +43,7 @@ __all__ = ["Holds", "app", "flip_json", "longest_holds", "promote"]
 
 app = typer.Typer()
 
-_WAY_BACK = False
+_WAY_BACK = True
 """Whether a promote opens a way back where nothing is said and nothing is in the way."""
 _READY_WITHIN_MS = 3_600_000
 """Time in which `--when-ready` without `--deadline` waits for the guards."""

@@ -67,15 +67,22 @@ def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord
         target_ends=proven.target_ends,
         unsettled=True,
         schedule=None,
-        way_back=_way_back(record),
+        way_back=_way_back(record, at_ms),
     )
 
 
-def _way_back(record: TopicRecord) -> WayBack | None:
-    """Return the way back that the promote's terms open: the copy to the source begins at the barrier."""
+def _way_back(record: TopicRecord, at_ms: int) -> WayBack | None:
+    """Return the way back that the promote's terms open: the copy to the source begins at the barrier.
+
+    A source that is sealed in place of a router would refuse the copy: the way back has ended before it begins.
+    """
     if record.terms is None or not record.terms.way_back:
         return None
-    return WayBack({partition: barrier.offset for partition, barrier in record.barrier.items()})
+    starts = {partition: barrier.offset for partition, barrier in record.barrier.items()}
+    if record.seal is None:
+        return WayBack(starts)
+    names = ", ".join(sorted(set(record.seal.routers.values())))
+    return WayBack(starts, ended=f"the source was sealed in place of router {names}", ended_ms=at_ms)
 
 
 def given_up(record: TopicRecord, reason: str, way_on: str = "") -> TopicRecord:

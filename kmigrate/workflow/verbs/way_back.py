@@ -24,6 +24,7 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, warn
 from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS
 from kmigrate.workflow.verbs.proposal import Write
+from kmigrate.workflow.verbs.routers import unheard_routers
 
 __all__ = ["ending", "open_way_backs", "way_back_findings", "without_way_back"]
 
@@ -45,10 +46,12 @@ async def without_way_back(
     at_source, at_target = await together(admin.topic_configs(names), connections.target_admin.topic_configs(names))
     rights = await read_rights(source, names, ())
     default = await _size_limit(connections)
+    unheard = sorted({finding.what for finding in unheard_routers(connections.log)})
     coupled = {topic for each in connections.log.state.transactions(records[0].link) for topic in each.topics}
     return {
         record.topic: [
             *_of_record(record, terms, coupled=record.topic in coupled),
+            *unheard,
             *_of_configs(
                 at_source.get(record.topic, {}), _limit_after(record, at_target.get(record.topic, {}), default)
             ),
@@ -62,6 +65,7 @@ def _of_record(record: TopicRecord, terms: PromoteTerms, *, coupled: bool) -> li
     against = {
         "its offsets are mapped": record.mapped,
         "it is written in transactions": coupled,
+        "the source stays open for other writers (--no-seal)": not terms.late.seal,
         "direct writers are accepted, so the source may hold records that the target lacks": terms.accept_direct,
         f"it was rolled back {MOST_ROLLBACKS} times": record.generation >= MOST_ROLLBACKS,
     }

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import TopicRecord
-from kmigrate.workflow.promote.outcome import settle
+from kmigrate.model.records import PartitionBarrier, PromoteTerms, ProvenTopic, Seal, TopicRecord, WayBack
+from kmigrate.workflow.promote.outcome import flipped, settle
 from tests.fakes.state_log import MemoryLog
 
 FLIPPED = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, restore_configs={"retention.ms": "1"}, unsettled=True)
@@ -36,6 +36,27 @@ class Behind(MemoryLog):
     async def read_to_end(self, timeout: float = 30.0) -> Any:
         await self.append(lambda _: self._now)
         return self.state
+
+
+FENCED = replace(
+    FLIPPED,
+    phase=TopicPhase.FENCED,
+    unsettled=False,
+    barrier={0: PartitionBarrier(50, 1)},
+    terms=PromoteTerms(1, way_back=True),
+)
+
+
+def test_a_flip_opens_the_way_back_that_its_terms_ask_for() -> None:
+    assert flipped(FENCED, 9, ProvenTopic(1)).way_back == WayBack({0: 50})
+    assert flipped(replace(FENCED, terms=PromoteTerms(1)), 9, ProvenTopic(1)).way_back is None
+
+
+def test_a_sealed_source_ends_the_way_back_at_the_flip() -> None:
+    """The seal would refuse the copy; the reason stands in the record."""
+    way = flipped(replace(FENCED, seal=Seal("", {"r9": "quiet"})), 9, ProvenTopic(1)).way_back
+    assert way is not None
+    assert (way.open, way.ended) == (False, "the source was sealed in place of router quiet")
 
 
 def settled(log: MemoryLog) -> Admin:

@@ -11,7 +11,7 @@ import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import PromoteTerms, TopicRecord, TransactionRecord
+from kmigrate.model.records import LatePolicy, PromoteTerms, RouterRecord, TopicRecord, TransactionRecord
 from kmigrate.model.rights import Operations, Rights
 from kmigrate.workflow.verbs import way_back
 from kmigrate.workflow.verbs.way_back import way_back_findings, without_way_back
@@ -67,6 +67,7 @@ def test_a_topic_whose_source_takes_the_copy_has_a_way_back() -> None:
         ({"record": replace(TOPIC, mapped=True)}, "its offsets are mapped"),
         ({"record": replace(TOPIC, generation=63)}, "it was rolled back 63 times"),
         ({"terms": replace(TERMS, accept_direct=True)}, "direct writers are accepted"),
+        ({"terms": replace(TERMS, late=LatePolicy(seal=False))}, "stays open for other writers (--no-seal)"),
         ({"source": Admin(message_timestamp_type="LogAppendTime")}, "would give copied records its own times"),
         (
             {"source": Admin(max_message_bytes="1000"), "target": Admin(max_message_bytes="2000")},
@@ -102,6 +103,11 @@ def test_a_topic_that_is_written_in_transactions_has_no_way_back() -> None:
     assert reasons(TOPIC, TERMS, TransactionRecord("l", "till", 1, 0, 2, 0, ("t",))) == [
         "it is written in transactions"
     ]
+
+
+def test_a_router_that_a_seal_would_stand_in_for_leaves_no_way_back() -> None:
+    (found,) = reasons(TOPIC, TERMS, RouterRecord("quiet", "r9", "elsewhere", "host:9", 1))
+    assert "a process of router quiet may live" in found
 
 
 def test_all_reasons_stand_in_one_warning() -> None:
