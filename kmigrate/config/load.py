@@ -23,6 +23,7 @@ from kmigrate.config.secret_text import SecretText, shown
 from kmigrate.config.settings import (
     Defaults,
     FinishSection,
+    HooksSection,
     HttpSection,
     LogSection,
     MetricsSection,
@@ -48,6 +49,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "metrics": MetricsSection,
     "http": HttpSection,
     "log": LogSection,
+    "hooks": HooksSection,
     "defaults": Defaults,
 }
 _ALL = ("clusters", *SECTIONS)
@@ -83,6 +85,7 @@ def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str]
         metrics=_section(MetricsSection, raw.sections["metrics"]),
         http=_section(HttpSection, raw.sections["http"]),
         log=_section(LogSection, raw.sections["log"]),
+        hooks=_section(HooksSection, raw.sections["hooks"]),
         defaults=_section(Defaults, raw.sections["defaults"]),
         origins=raw.origins(),
     )

@@ -15,6 +15,7 @@ from kmigrate.model.settings import ClusterSettings
 __all__ = [
     "Defaults",
     "FinishSection",
+    "HooksSection",
     "HttpSection",
     "LogSection",
     "MetricsSection",
@@ -226,6 +227,20 @@ class FinishSection:
     )
 
 
+_COMMAND = "a list of words: the command that the controller runs {}; empty: none"
+
+
+@dataclass(frozen=True, slots=True)
+class HooksSection:
+    """`[hooks]`: commands that the controller runs at points of promotes and rollbacks."""
+
+    before_fence: tuple[str, ...] = _key((), _COMMAND.format("before a topic's fence, and whose failure gives up"))
+    after_flip: tuple[str, ...] = _key((), _COMMAND.format("after the promote of a topic or group"))
+    given_up: tuple[str, ...] = _key((), _COMMAND.format("after a promote or rollback that was given up"))
+    rolled_back: tuple[str, ...] = _key((), _COMMAND.format("after a rollback"))
+    timeout_s: float = _key(30.0, "how long a command may take until it is killed, s", low=0.1, high=3600)
+
+
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """`[defaults]`: values that commands use if a flag is missing."""
@@ -250,6 +265,7 @@ class Settings:
     metrics: MetricsSection = field(default_factory=MetricsSection)
     http: HttpSection = field(default_factory=HttpSection)
     log: LogSection = field(default_factory=LogSection)
+    hooks: HooksSection = field(default_factory=HooksSection)
     defaults: Defaults = field(default_factory=Defaults)
     origins: Mapping[str, str] = field(default_factory=dict)
 

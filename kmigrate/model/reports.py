@@ -16,6 +16,8 @@ from kmigrate.model.records import Action, Asked, DirectWriter
 __all__ = [
     "MOST_REPORTS",
     "MOST_ROWS",
+    "HookPoint",
+    "HookRun",
     "Outcome",
     "PartitionEvidence",
     "Pause",
@@ -73,6 +75,25 @@ class RouterEvidence:
     """Longest time for which this router held a request; −1: no held request, or not reported."""
     silent: bool = False
     """True for a router that did not acknowledge the fence: the source's brokers held the fence in its place."""
+
+
+class HookPoint(StrEnum):
+    """A point of a promote or rollback at which the controller runs a command of its configuration."""
+
+    BEFORE_FENCE = "before-fence"
+    AFTER_FLIP = "after-flip"
+    GIVEN_UP = "given-up"
+    ROLLED_BACK = "rolled-back"
+
+
+@dataclass(frozen=True, slots=True)
+class HookRun:
+    """A run of a hook: its exit code (124: ended as too late; 127: not started), duration, and end of its output."""
+
+    point: HookPoint
+    exit_code: int
+    ms: int
+    output: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +169,8 @@ class ReportRecord:
     """Number of records, never copied, that the group had not read."""
     read_again: int = 0
     """Number of records that the group reads again."""
+    hooks: tuple[HookRun, ...] = ()
+    """Commands that the controller has run at points of the request."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Version of kmigrate, and of each cluster by name where its brokers tell the version."""
     gaps: tuple[str, ...] = ()

@@ -50,6 +50,7 @@ def promote_page(report: ReportRecord, now: Aftermath, source: ClusterRef, targe
                 for topic, of_topic in report.positions.items()
                 for partition, at in of_topic.items()
             ],
+            hooks=[(str(each.point), str(each.exit_code), f"{each.ms:,} ms", each.output) for each in report.hooks],
             versions=list(report.versions.items()),
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import platform
 import signal
 import time
@@ -24,6 +25,7 @@ _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 def migration(tmp_path: Path) -> Iterator[Migration]:
     # The fence is given up before a router that stands still counts as gone (`router_silent_s`).
     settings = "[promote]\nfence_timeout_s = 6.0\nrouter_silent_s = 12.0\nstraggler_window_s = 3.0\n"
+    settings += "[hooks]\nbefore_fence = ['cat']\nafter_flip = ['sh', '-c', 'echo $KMIGRATE_TOPIC$KMIGRATE_GROUP']\n"
     with fresh_migration(tmp_path, settings) as run:
         yield run
 
@@ -97,12 +99,17 @@ def check_report(run: Migration, promoted: Any) -> None:
     assert report["pause"]["max"] == max(holds.values())
     assert [(each["name"], each["in_flight"] >= 0) for each in report["routers"]] == [("router", True)]
     assert set(report["versions"]) == {"kmigrate", "source", "target"}
+    before, after = report["hooks"]
+    assert (before["point"], before["exit_code"], json.loads(before["output"])["name"]) == ("before-fence", 0, "orders")
+    assert (after["point"], after["exit_code"], after["output"]) == ("after-flip", 0, "orders\n")
     listed = run.does("report", "list")["reports"]
     assert [(each["what"], each["name"], each["outcome"]) for each in listed] == [
         ("topic", "orders", "done"),
         ("group", "billing", "done"),
     ]
-    assert report_of(run, "billing")["positions"]["orders"].keys() <= {"0", "1", "2"}
+    of_group = report_of(run, "billing")
+    assert of_group["positions"]["orders"].keys() <= {"0", "1", "2"}
+    assert [each["output"] for each in of_group["hooks"]] == ["billing\n"]
     run.does("report", "export", "orders", "--out", str(run.folder / "orders.html"))
 
 

@@ -30,11 +30,13 @@ from kmigrate.cli.process.workers import end_with_parent, keep_page, keep_worker
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.link_settings import contradictions
+from kmigrate.config.settings import HooksSection
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import MirrorMetrics
 from kmigrate.model.records import LinkRecord
+from kmigrate.model.reports import HookPoint
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import TaskOwner
@@ -44,6 +46,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.controller.auto_promote import AutoSettings
 from kmigrate.workflow.controller.controller import Controller, ControllerSettings
+from kmigrate.workflow.controller.hooks import HookSettings
 from kmigrate.workflow.controller.metrics import show_controller
 from kmigrate.workflow.groups.watch import GroupFigures, WatchSettings
 from kmigrate.workflow.status.timeline import Timeline
@@ -227,7 +230,9 @@ class _Process:
     async def _control(self) -> None:
         section = self._call.settings.promote
         settings = ControllerSettings(
-            watch=WatchSettings(hold=section.hold_source_groups), auto=AutoSettings(settle_s=section.auto_settle_s)
+            watch=WatchSettings(hold=section.hold_source_groups),
+            auto=AutoSettings(settle_s=section.auto_settle_s),
+            hooks=_hooks(self._call.settings.hooks),
         )
         await Controller(self._connections, self._instance, settings, self._groups).run()
 
@@ -306,6 +311,12 @@ class _Process:
                 cause=failure.summary,
             )
             await pauses.pause()
+
+
+def _hooks(section: HooksSection) -> HookSettings:
+    """Return the commands of the configuration by the point at which they run."""
+    commands = {point: getattr(section, point.value.replace("-", "_")) for point in HookPoint}
+    return HookSettings(commands, section.timeout_s)
 
 
 def _raise_file_limit() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 
-from kmigrate.cli.base.words import Text
+from kmigrate.cli.base.words import Text, below
 from kmigrate.cli.views.tables import facts, figure, table
 from kmigrate.model.moments import utc_text
 from kmigrate.model.reports import Outcome, ReportRecord
@@ -55,6 +55,8 @@ def report_view(report: ReportRecord, now: Aftermath) -> RenderableType:
         parts.append(_partitions(report))
     if report.positions:
         parts.append(_positions(report))
+    if report.hooks:
+        parts.append(_hooks(report))
     parts += [Text(f"! {gap}", style="yellow") for gap in report.gaps]
     return Group(*parts, facts(_since(report, now)))
 
@@ -105,6 +107,14 @@ def _partitions(report: ReportRecord) -> RenderableType:
             f"{each.verified_to:,}" if each.verified_to >= 0 else "–",
         )
     return Group(made, Text(f"{left:,} more partitions with shorter pauses", style="dim")) if left > 0 else made
+
+
+def _hooks(report: ReportRecord) -> RenderableType:
+    made = table("hook", "exit code", "took", "output", right=("exit code", "took"))
+    for each in report.hooks:
+        code = Text(str(each.exit_code), style="red" if each.exit_code else "")
+        made.add_row(str(each.point), code, f"{each.ms:,} ms", below(each.output.strip().splitlines()))
+    return made
 
 
 def _positions(report: ReportRecord) -> RenderableType:

@@ -24,6 +24,7 @@ from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.base.connections import Connections, LinkClusters
 from kmigrate.workflow.base.unit import PromoteProgress
 from kmigrate.workflow.controller.auto_promote import AutoPromote, AutoSettings
+from kmigrate.workflow.controller.hooks import Hooks, HookSettings
 from kmigrate.workflow.controller.keepalive import IdKeeper
 from kmigrate.workflow.controller.report_writer import ReportWriter
 from kmigrate.workflow.controller.scheduled import ScheduledPromotes
@@ -61,6 +62,8 @@ class ControllerSettings:
     """Timing of the watch on groups, and whether promoted groups are held on the source."""
     auto: AutoSettings = field(default_factory=AutoSettings)
     """Timing of automatic promotes of groups."""
+    hooks: HookSettings = field(default_factory=HookSettings)
+    """Commands that run at points of promotes and rollbacks."""
 
 
 class Controller:
@@ -87,6 +90,7 @@ class Controller:
         self._late = LateWatch(connections)
         self._auto = AutoPromote(connections, self._settings.auto)
         self._scheduled = ScheduledPromotes(connections)
+        self._hooks = Hooks(self._settings.hooks)
         self._duties: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "keep ids alive": IdKeeper(connections).run,
             "watch groups": GroupWatch(connections, self._settings.watch, figures or GroupFigures()).run,
@@ -94,7 +98,7 @@ class Controller:
             "watch sources": self._late.run,
             "promote groups": self._auto.run,
             "promote on schedule": self._scheduled.run,
-            "write reports": ReportWriter(connections).run,
+            "write reports": ReportWriter(connections, self._hooks).run,
         }
         """Endless work of the controller that leads."""
         self._leading: dict[str, asyncio.Task[None]] = {}
@@ -216,6 +220,7 @@ class Controller:
             link.settings.straggler_window_s,
             self._progress,
             self._rounds,
+            self._hooks,
         ).run()
 
     async def _roll_back(self, record: TopicRecord) -> None:
@@ -225,7 +230,7 @@ class Controller:
         source, source_admin = await self._connections.source(link)
         target, target_admin = self._connections.target, self._connections.target_admin
         clusters = LinkClusters(self._log, source, source_admin, target, target_admin)
-        await TopicRollback(record.link, record.topic, clusters, self._progress, self._rounds).run()
+        await TopicRollback(record.link, record.topic, clusters, self._progress, self._rounds, self._hooks).run()
 
     async def _hand_over(self, record: GroupRecord) -> None:
         link = self._log.state.link(record.link)

@@ -7,7 +7,7 @@ between the flip and the report. The next controller's first look then finds tha
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from kmigrate import __version__
@@ -15,11 +15,12 @@ from kmigrate.cluster.kafka_version import kafka_version
 from kmigrate.errors import KmigrateError
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import Record
-from kmigrate.model.reports import MOST_REPORTS
+from kmigrate.model.reports import MOST_REPORTS, ReportRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.base.connections import Connections
+from kmigrate.workflow.controller.hooks import Hooks
 from kmigrate.workflow.promote.evidence import Ended, Witness, report_of
 
 __all__ = ["ReportWriter"]
@@ -33,11 +34,12 @@ class ReportWriter:
     """Writes a report for every request that ends; endless work of the controller that leads."""
 
     connections: Connections
+    hooks: Hooks = field(default_factory=Hooks)
     witness: Witness = field(default_factory=Witness)
 
     async def run(self) -> None:
         log, self.witness = self.connections.log, Witness()
-        tasks = TaskOwner()
+        tasks = TaskOwner(lambda error: _log.error("a report is not written", exc_info=error))
         try:
             while True:
                 self.witness.follow(log.state, log.alive(RouterPresence), monotonic())
@@ -48,21 +50,23 @@ class ReportWriter:
             await tasks.close()
 
     async def write(self, ended: Ended) -> None:
-        """Write the report of a request, and delete the reports that are no longer kept; try again after an error."""
+        """Run the hook of an end and write its report; try the write again after an error."""
+        report = report_of(ended, self.connections.log.state, await self._versions(ended))
+        report = replace(report, hooks=await self.hooks.after_end(report))
         told = False
         while True:
             try:
-                await self._write(ended)
+                await self._append(report)
                 return
             except KmigrateError as error:
                 if not told:
-                    _log.warning("%s is not written yet: %s", ended.key, error.summary)
+                    _log.warning("%s is not written yet: %s", report.key, error.summary)
                 told = True
                 await sleep(_PAUSE_S)
 
-    async def _write(self, ended: Ended) -> None:
+    async def _append(self, report: ReportRecord) -> None:
+        """Write a report, and delete the reports that are no longer kept."""
         log = self.connections.log
-        report = report_of(ended, log.state, await self._versions(ended))
 
         def decide(state: State) -> Record | None:
             link = state.link(report.link)

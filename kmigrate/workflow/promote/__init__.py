@@ -2,6 +2,7 @@
 
 topic           the promote of one topic, by records
 fence           the steps that a promote and a rollback share
+fence_hook      the hook before a fence
 fence_rounds    the order of the fences of many topics
 direct_writers  producers that write to the source without a router
 size_limit      the size limit of a source topic, by which the source refuses writes

@@ -76,6 +76,8 @@ class Witness:
         self._known = State()
         self._open: dict[str, _Open] = {}
         self._ended: dict[str, Ended] = {}
+        self._handed: set[str] = set()
+        """Keys of the reports that the caller is writing."""
 
     def follow(self, state: State, routers: Collection[RouterPresence], now: float) -> None:
         """Take in a state and the routers' reports; the cost depends on changes, and on requests without a report."""
@@ -97,7 +99,9 @@ class Witness:
             self._open[key] = _Open(record, known.in_flight if known is not None and _same_fence(known, record) else {})
             return
         report = _report_key(record)
-        if report in state.records or report in self._ended:
+        if report in state.records:
+            self._handed.discard(report)
+        if report in state.records or report in self._ended or report in self._handed:
             return
         ended = Ended(record, state.epoch, now + (_SETTLE_S if isinstance(record, TopicRecord) else 0.0))
         if known is not None:
@@ -118,10 +122,11 @@ class Witness:
                 ended.holds[router.instance] = router.holds_ms.get(ended.record.key, {})
 
     def due(self, now: float) -> list[Ended]:
-        """Return the ended requests whose reports are to be written, and leave them to the caller."""
+        """Return the ended requests whose reports are to be written; the caller gets each once, and writes it."""
         ready = [each for each in self._ended.values() if each.due <= now]
         for each in ready:
             del self._ended[each.key]
+        self._handed.update(each.key for each in ready)
         return ready
 
 

@@ -47,6 +47,7 @@ from kmigrate.workflow.promote.fence import (
     undrained,
     unreported_router,
 )
+from kmigrate.workflow.promote.fence_hook import FenceHook, NoHook
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.sealing import strays
 
@@ -69,6 +70,7 @@ class TopicRollback:
     """Reasons to wait; shared by all promotes and rollbacks of a controller."""
     rounds: FenceRounds = field(default_factory=FenceRounds)
     """Order of the fences, shared by all promotes and rollbacks of a controller."""
+    hook: FenceHook = field(default_factory=NoHook)
     key: str = field(init=False)
     log: StateLog = field(init=False)
     target: ClusterClient = field(init=False)
@@ -148,8 +150,14 @@ class TopicRollback:
     # rollback-pending
 
     async def _pending(self, record: TopicRecord) -> None:
-        if not await self._ready(record) or not await self._turn(record):
+        if not await self._ready(record):
             return  # the next pass looks at the record anew
+        if self.hook.due_before_fence(record):
+            self.progress.note(self.key, "the hook before-fence")
+            await self.hook.before_fence(record)
+            return
+        if not await self._turn(record):
+            return
         if names := await transactional_writers(self.log.state, self.target, record):
             raise Refused("no-way-back", names)
         await rehearse(self.target, record, self.table, self.check, self._deadline(record))

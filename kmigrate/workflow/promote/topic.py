@@ -25,7 +25,7 @@ I  Many topics are fenced in rounds, with rests in which their writers catch up 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -56,6 +56,7 @@ from kmigrate.workflow.promote.fence import (
     undrained,
     unreported_router,
 )
+from kmigrate.workflow.promote.fence_hook import FenceHook, NoHook
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.outcome import (
     flipped,
@@ -89,6 +90,8 @@ class TopicPromotion:
     """Progress of coupled topics (F), and reasons to wait; shared by all promotes of a controller."""
     rounds: FenceRounds = field(default_factory=FenceRounds)
     """Order of the fences, shared by all promotes of a controller (I)."""
+    hook: FenceHook = field(default_factory=NoHook)
+    """Hook before the fence; the topic counts as not ready to its unit until the hook has ended."""
     key: str = field(init=False)
     log: StateLog = field(init=False)
     source: ClusterClient = field(init=False)
@@ -157,8 +160,11 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
-        if not await self._ready(record) or not await self._transactions_end_soon(record):
+        if self.hook.due_before_fence(record):
+            await self._run_hook(record)
             return  # the next pass looks at the record anew
+        if not await self._ready(record) or not await self._transactions_end_soon(record):
+            return
         if not await self._none_begun_elsewhere(record) or not await self._turn(record):
             return
         await self._refuse_direct_writers(record)
@@ -263,12 +269,27 @@ class TopicPromotion:
             (self.progress.ready.discard if why else self.progress.ready.add)(self.key)
             return why or unit.not_staged() or self.progress.not_ready_with(unit)
 
+        return await self._wait_ready(record, not_ready)
+
+    async def _wait_ready(self, record: TopicRecord, not_ready: Callable[[State], str | None]) -> bool:
+        """Wait until nothing is named any more; return whether the record is still the same."""
         timeout = self._terms(record).pending_timeout_s
         try:
             await self.progress.wait(self.log, self.key, not_ready, timeout, "the mirror and the routers")
         except WaitTimedOut as late:
             raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {late.what}") from late
         return self._record(self.log.state) == record
+
+    async def _run_hook(self, record: TopicRecord) -> None:
+        """Run the hook once the topic could be fenced alone; its unit waits for the topic until the hook has ended."""
+
+        def not_ready(state: State) -> str | None:
+            return self._why_not_ready(record, Unit.of(state, record)) if self._record(state) == record else None
+
+        if await self._wait_ready(record, not_ready):
+            self.progress.note(self.key, "the hook before-fence")
+            await self.hook.before_fence(record)
+            self.progress.note(self.key, None)
 
     def _why_not_ready(self, record: TopicRecord, unit: Unit) -> str | None:
         behind = not_caught_up(record, self._copied(record), self._terms(record).lag_threshold, "source")

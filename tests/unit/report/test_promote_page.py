@@ -10,6 +10,8 @@ import pytest
 
 from kmigrate.model.records import Action, Asked, ClusterRef, DirectWriter
 from kmigrate.model.reports import (
+    HookPoint,
+    HookRun,
     Outcome,
     PartitionEvidence,
     Pause,
@@ -39,6 +41,7 @@ REPORT = ReportRecord(
     pause=Pause(2, 4.0, 21.5, 21.5),
     routers=(RouterEvidence("r-1", "i1", 12, 21.5), RouterEvidence("r-2", "i2", silent=True)),
     direct=(DirectWriter(5, 0, 1, 9, 12, 1, 2),),
+    hooks=(HookRun(HookPoint.AFTER_FLIP, 3, 120, "asked\nno answer\n"),),
     versions={"kmigrate": "0.1.0", "old": "3.9"},
     gaps=("router r-3 has not reported",),
 )
@@ -51,7 +54,18 @@ def texts(page: str) -> list[str]:
 
 def test_the_page_has_every_figure_of_the_report() -> None:
     found = texts(promote_page(REPORT, NOW, SOURCE, TARGET))
-    for wanted in ("✓ topic orders is promoted", "ann@desk", "21.5 ms", "1,002", "r-1", "12", "r-2", "3.9", "50 ms"):
+    for wanted in (
+        "✓ topic orders is promoted",
+        "ann@desk",
+        "21.5 ms",
+        "1,002",
+        "r-1",
+        "12",
+        "r-2",
+        "3.9",
+        "50 ms",
+        "no answer",
+    ):
         assert any(wanted in text for text in found), wanted
     assert any("kmigrate verify --link blue orders" in text for text in found)
     assert any("Missing: router r-3 has not reported." in text for text in found)
@@ -71,13 +85,14 @@ def test_names_that_are_markup_stay_text() -> None:
         asked=replace(REPORT.asked, by=HOSTILE),
         reason=HOSTILE,
         routers=(RouterEvidence(HOSTILE, HOSTILE),),
+        hooks=(HookRun(HookPoint.GIVEN_UP, 0, 1, HOSTILE),),
         versions={HOSTILE: HOSTILE},
         gaps=(HOSTILE,),
     )
     ref = replace(SOURCE, name=HOSTILE)
     page = promote_page(hostile, replace(NOW, next_step=HOSTILE), ref, ref)
     assert "<script" not in page and "\u202e" not in page and "\x00" not in page
-    assert sum("a<script>alert('x')</script>&\"\\x00" in text for text in texts(page)) >= 8
+    assert sum("a<script>alert('x')</script>&\"\\x00" in text for text in texts(page)) >= 9
 
 
 @pytest.mark.parametrize(
