@@ -134,6 +134,10 @@ def test_two_topics_go_to_the_target_and_back_twice_under_live_clients(migration
         source, target = records(run, topic)
         assert source == target, topic
     assert len(target) == len(retrier.offsets) == 4
+    reports = run.does("report", "list", RETRIED)["reports"]
+    assert [(each["action"], each["outcome"]) for each in reports] == [("rollback", "done"), ("promote", "done")] * 2
+    newest = run.does("report", "show", RETRIED)
+    assert [each["barrier"] for each in newest["partitions"].values()] == [4], "the target's end at the second rollback"
     assert_clean(run, *TOPICS)
 
 

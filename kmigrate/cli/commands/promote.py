@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -124,7 +125,7 @@ async def promote(
     """
     topics = call.required_list(topics, "TOPIC", "the topics to promote")
     _need_spark(verify)
-    when = _When(when_ready, not_before, deadline, postpone or release_file is not None, release_file or "")
+    when = _When(when_ready, not_before, deadline, postpone or release_file is not None, _absolute(release_file))
     _refuse_verify_later(verify, when)
     async with call.connections() as connections:
         record = verbs.resolve_link(connections.log.state, call.link(link))
@@ -196,6 +197,11 @@ async def promote(
             "groups": [encode_record(record) for record in opened],
         }
         return Answer(json, Group(plan_view(made), _view(records, holds)))
+
+
+def _absolute(path: str | None) -> str:
+    """Return the absolute path: the controller has a working folder of its own."""
+    return str(Path(path).absolute()) if path is not None else ""
 
 
 def _of_waiting(
