@@ -16,10 +16,10 @@ from kmigrate.errors import KmigrateError, WaitTimedOut
 from kmigrate.model.lifecycle import PROMOTING
 from kmigrate.model.moments import utc_text
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import LinkRecord, Schedule, TopicRecord
+from kmigrate.model.records import Action, Asked, LinkRecord, Schedule, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
-from kmigrate.net.clock import monotonic
+from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.retry import every
 from kmigrate.net.tasks import together
 from kmigrate.workflow.base.connections import Connections
@@ -86,15 +86,15 @@ class ScheduledPromotes:
         schedule, link = records[0].schedule, self.connections.log.state.link(batch[0])
         if schedule is None or link is None:
             return ""
-        tries, now_ms = self._tries.setdefault(batch, _Tries()), self.connections.log.now_ms()
-        if schedule.deadline_ms and now_ms > schedule.deadline_ms:
+        tries, at_ms = self._tries.setdefault(batch, _Tries()), self.connections.log.now_ms()
+        if schedule.deadline_ms and at_ms > schedule.deadline_ms:
             last = tries.why or records[0].reason or "its time had not come"
             over = WaitTimedOut("deadline-over", f"no promote by {utc_text(schedule.deadline_ms)}: {last}")
             await self._end(records, over.summary)
             return ""
         if schedule.postponed:
             return await self._postponed(link, schedule, records)
-        if now_ms < schedule.not_before_ms:
+        if at_ms < schedule.not_before_ms:
             return f"it begins at {utc_text(schedule.not_before_ms)}"
         self._note_given_up(tries, records)
         if monotonic() < tries.due:
@@ -144,10 +144,14 @@ class ScheduledPromotes:
         tries.pause_s = min(2 * tries.pause_s, _LONGEST_PAUSE_S)
 
     async def _end(self, records: Sequence[TopicRecord], reason: str, way_on: str = "") -> None:
-        """End the schedule of each topic with the reason; the topics are mirrored as before."""
+        """End the schedule of each topic with the reason, and with a report; the topics are mirrored as before."""
         for record in records:
+            if record.schedule is None:
+                continue
             _log.warning("topic %s: the scheduled promote is given up: %s", record.topic, reason)
-            await self._write(record, replace(record, schedule=None, reason=reason, way_on=way_on))
+            asked = Asked(Action.PROMOTE, record.schedule.asked_ms, record.schedule.asked_by)
+            ended = replace(record, schedule=None, asked=asked, since_ms=now_ms(), reason=reason, way_on=way_on)
+            await self._write(record, ended)
 
     async def _write(self, record: TopicRecord, changed: TopicRecord) -> None:
         def decide(state: State) -> Record | None:

@@ -14,8 +14,10 @@ import pytest
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import PromoteTerms, Schedule, TopicRecord
+from kmigrate.model.reports import Outcome
 from kmigrate.workflow.controller import scheduled
 from kmigrate.workflow.controller.scheduled import ScheduledPromotes
+from kmigrate.workflow.promote.evidence import Witness, report_of
 from kmigrate.workflow.promote.outcome import given_up
 from kmigrate.workflow.verbs.promote import judged_topics
 from kmigrate.workflow.verbs.proposal import Proposal, propose
@@ -111,6 +113,11 @@ def test_without_a_deadline_the_first_refusal_ends_the_schedule(scene: Scene) ->
     record = scene.topic()
     assert (record.phase, record.schedule, len(scene.asked)) == (TopicPhase.MIRRORING, None, 1)
     assert (record.reason, record.way_on) == ("direct-writers: a producer writes", "restart it")
+    witness = Witness()
+    witness.follow(scene.log.state, (), 0.0)
+    [ended] = witness.due(10.0)
+    report = report_of(ended, scene.log.state, {})
+    assert (report.outcome, report.asked.by, report.reason) == (Outcome.GIVEN_UP, "ann@desk", record.reason)
 
 
 def test_with_a_deadline_refusals_are_asked_again_with_growing_pauses(scene: Scene) -> None:
