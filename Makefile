@@ -53,6 +53,10 @@ bench-spark: $(READY) ## the parity check against a bare count() of the same top
 bench-router: $(READY) ## the router against no router, by Kafka's own tools -> build/bench/router.json [ARGS="--pairs 2 --skip forwarded"]
 	$(BIN)/python -m tests.bench.router $(ARGS)
 
+.PHONY: bench-promote
+bench-promote: $(READY) ## promotes and rollbacks in turn under live traffic, with the producers' pause and a verdict -> build/bench/promote.json [ARGS="--rounds 3"]
+	$(BIN)/python -m tests.bench.promote $(ARGS)
+
 .PHONY: bench-scale
 bench-scale: $(READY) ## looks, verbs, presences and a promote among thousands of topics -> build/bench/scale.json [ARGS="--topics 200 --groups 200"]
 	$(BIN)/python -m tests.bench.scale $(ARGS)
