@@ -77,6 +77,10 @@ soak-router: $(READY) ## 50 kills of routers under load, 100 promotes past route
 soak-kills: $(READY) ## whole migrations whose only router is killed ten times while the copy is held back -> build/soak/kills.json [ARGS="--seeds 1 --kills 3"]
 	$(BIN)/python -m tests.soak.kills $(ARGS)
 
+.PHONY: soak-crashes
+soak-crashes: $(READY) ## promotes and rollbacks in which a process dies at each of its durable writes -> build/soak/crashes.json [ARGS="--engines cli"]
+	$(BIN)/python -m tests.soak.crashes $(ARGS)
+
 .PHONY: soak-markers
 soak-markers: $(READY) ## 60 copies of transactions, each broken in the middle: is a control marker misplaced? -> build/soak/markers.json [ARGS="--rounds 5"]
 	$(BIN)/python -m tests.soak.markers $(ARGS)
