@@ -87,7 +87,7 @@ def flips(run: Migration, rounds: int) -> Iterator[tuple[str, Window]]:
         for verb in ("promote", "rollback"):
             time.sleep(_BETWEEN_S)
             wait_until(lambda: _may_flip(run), 60, "the copy to catch up in the present direction")
-            run.does(verb, _TOPIC, "--yes")
+            run.does(verb, _TOPIC, *(("--way-back",) if verb == "promote" else ()), "--yes")
             record = _record(run)
             flipped_ms = record["promoted_ms"] if verb == "promote" else record["rolled_back_ms"]
             yield verb, Window(record["fenced_ms"] * _MS, (flipped_ms + 1) * _MS)

@@ -43,6 +43,11 @@ _PATIENCE_S = 120.0
 say = Console(stderr=True, highlight=False).print
 
 
+def _words(verb: str) -> tuple[str, ...]:
+    """Return the arguments of a promote that opens a way back, or of a rollback."""
+    return (_TOPIC, "--way-back", "--yes") if verb == "promote" else (_TOPIC, "--yes")
+
+
 @dataclass
 class Deaths:
     """The deaths of a process, by the verb and by the write at which the process died."""
@@ -95,12 +100,12 @@ class CrashPoints:
         return died
 
     def _verb_dies(self, verb: str, point: str) -> bool:
-        command = program(_DYING, verb, _TOPIC, "--yes", "--config", str(self.run.config), "--json")
+        command = program(_DYING, verb, *_words(verb), "--config", str(self.run.config), "--json")
         done = subprocess.run(
             command, env={**os.environ, DIES_AT: point}, capture_output=True, timeout=_PATIENCE_S, check=False
         )
         assert done.returncode <= 0, done.stdout
-        self.run.does(verb, _TOPIC, "--yes")
+        self.run.does(verb, *_words(verb))
         return done.returncode < 0
 
     def _engine_dies(self, engine: str, verb: str, point: str) -> bool:
@@ -115,7 +120,7 @@ class CrashPoints:
             if process.poll() is not None:
                 run.start(engine)
 
-        run.again(verb, _TOPIC, "--yes", during=dies)
+        run.again(verb, *_words(verb), during=dies)
         if process.poll() is None:
             run.kill(engine)
             run.start(engine)
