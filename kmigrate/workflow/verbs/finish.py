@@ -25,7 +25,7 @@ from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord, RouterRecord, TopicRecord
 from kmigrate.model.routes import DIRECT_LIMIT, finished, written_shift
 from kmigrate.model.state import State
-from kmigrate.model.words import advised
+from kmigrate.model.words import advised, as_words
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.base.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
 from kmigrate.workflow.base.connections import Connections
@@ -112,6 +112,7 @@ async def finish_link(
     guards += await _translated_ids(connections, link, accepted=accept_restarts)
     way_backs = open_way_backs(state, link.name)
     guards += [_ends_way_back(record) for record in way_backs]
+    guards += await _beyond_the_copy(connections, link, way_backs, accepted=accept_late)
     found = [*guards, *found, *await _time_findings(connections, link)]
     addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
     endings = ending(connections.log, way_backs, "ended by link finish")
@@ -185,6 +186,32 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
 def _ends_way_back(record: TopicRecord) -> Finding:
     what = f"topic {record.topic} cannot be rolled back any more: the finish ends the copy to the source"
     return warn("way-back-ends", what, f"before: {advised('rollback', record.link, record.topic)}, where wanted")
+
+
+async def _beyond_the_copy(
+    connections: Connections, link: LinkRecord, records: Sequence[TopicRecord], *, accepted: bool
+) -> list[Finding]:
+    """Refuse where the source has a longer log than the target: its last records are no copies (condition f).
+
+    The mirror finds such a record within seconds, and ends the way back. Nobody looks any more after the finish.
+    """
+    keys = [key for record in records for key in record.topic_partitions]
+    if not keys:
+        return []
+    source, _ = await connections.source(link)
+    copied = await source.log_ends(keys)
+    written = await connections.target.log_ends(keys)
+    return [
+        Finding(
+            "warn" if accepted else "refuse",
+            "late-writes-accepted" if accepted else "late-writes",
+            f"{topic}-{partition}: the source took offsets {written[topic, partition].offset:,} to "
+            f"{end.offset - 1:,} after the flip, which the target does not have",
+            f"stop that producer; kmigrate topic show {as_words(topic)} names its id within seconds",
+        )
+        for (topic, partition), end in copied.items()
+        if not end.error and not written[topic, partition].error and end.offset > written[topic, partition].offset
+    ]
 
 
 async def _translated_ids(connections: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:

@@ -230,6 +230,15 @@ async def delete_link(connections: Connections, name: str, delivery_timeout_s: f
                 "run no such playbook again",
             )
         )
+    found += [
+        warn(
+            "way-back-ends",
+            f"topic {record.topic} cannot be rolled back any more: nobody copies it to the source without the link",
+            f"before: {advised('rollback', link.name, record.topic)}, where wanted",
+        )
+        for record in connections.log.state.topics(link.name)
+        if record.copied_back
+    ]
     keys = _link_keys(connections.log.state, link.name)
     changes = ["pick up no more names by its expressions"] if link.topic_patterns or link.group_patterns else []
     changes += [f"forget {key}" for key in keys]

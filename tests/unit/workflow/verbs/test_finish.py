@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cluster.client import ProducerState
+from kmigrate.cluster.client import LogOffset, ProducerState
 from kmigrate.errors import Refused, UsageError, WaitTimedOut
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
@@ -102,6 +102,28 @@ def test_a_finish_ends_each_way_back_before_clients_leave() -> None:
     assert record is not None
     assert record.way_back is not None
     assert record.way_back.ended == "ended by link finish"
+
+
+def ends(offset: int) -> Any:
+    async def log_ends(keys: Any) -> Any:
+        return dict.fromkeys(keys, LogOffset(0, offset, 1))
+
+    return SimpleNamespace(log_ends=log_ends)
+
+
+def test_a_record_beyond_the_copy_to_the_source_holds_a_finish_back() -> None:
+    connections = Connections(LINK, replace(TOPIC, way_back=WayBack({0: 5}), partitions=1), ROUTER)
+    connections.target.log_ends = ends(7).log_ends
+
+    async def source(_: Any) -> Any:
+        return ends(8), None
+
+    connections.source = source  # type: ignore[method-assign]
+    with pytest.raises(Refused) as caught:
+        connections.finish()
+    assert caught.value.ref == "late-writes"
+    assert "t-0: the source took offsets 7 to 7 after the flip" in caught.value.what
+    assert connections.finish(accept_late=True).applied
 
 
 def test_retries_of_writes_before_the_last_flip_are_waited_out() -> None:
