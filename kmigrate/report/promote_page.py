@@ -67,6 +67,7 @@ def _tiles(report: ReportRecord, now: Aftermath) -> Iterator[tuple[str, str, str
     if report.what is ReportedKind.TOPIC and report.outcome is Outcome.DONE:
         yield "late records", f"{now.late_records:,}", "bad" if now.late_missing else ""
     if report.what is ReportedKind.GROUP and report.outcome is Outcome.DONE:
+        yield "misplaced members", f"{now.misplaced:,}", "bad" if now.misplaced else ""
         yield "records not read", f"{report.unread:,}", ""
         yield "records read again", f"{report.read_again:,}", ""
 

@@ -131,4 +131,6 @@ def _since(report: ReportRecord, now: Aftermath) -> Iterator[tuple[str, str]]:
         yield "parity", f"{now.verified:,} of {report.partition_count:,} partitions equal up to the barrier"
         if now.late_records:
             yield "late records", f"{now.late_records:,}, of which the target lacks {now.late_missing:,}"
+    if now.misplaced:
+        yield "members", f"{now.misplaced:,} seen at the wrong cluster: kmigrate stragglers"
     yield "next", now.next_step

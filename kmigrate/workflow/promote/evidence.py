@@ -121,6 +121,11 @@ class Witness:
             if same and router.applied >= ended.epoch:
                 ended.holds[router.instance] = router.holds_ms.get(ended.record.key, {})
 
+    def sees_fence(self) -> bool:
+        """Return whether the writers of some topic wait."""
+        fenced = BEHIND_FENCE | ROLLBACK_BEHIND_FENCE
+        return any(isinstance(each.record, TopicRecord) and each.record.phase in fenced for each in self._open.values())
+
     def due(self, now: float) -> list[Ended]:
         """Return the ended requests whose reports are to be written; the caller gets each once, and writes it."""
         ready = [each for each in self._ended.values() if each.due <= now]

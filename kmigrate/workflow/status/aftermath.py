@@ -25,6 +25,8 @@ class Aftermath:
     """Number of records that the source took at or beyond the barrier."""
     late_missing: int
     """Number of these records that the target lacks."""
+    misplaced: int
+    """Number of members of the group that were seen at the cluster that does not serve the group."""
     verified: int
     """Number of partitions in which `verify` has found the copy equal up to the barrier."""
     next_step: str
@@ -39,12 +41,14 @@ def aftermath_of(report: ReportRecord, state: State) -> Aftermath:
     writes = list(late.partitions.values()) if late is not None else []
     missing = sum(each.lost for each in writes)
     verified = _verified(report, state) if isinstance(now, TopicRecord) else 0
+    seen = state.misplaced(report.link, report.name)
     newest = now is not None and now.asked == report.asked
     return Aftermath(
         phase=now.phase if now is not None else "",
         newest=newest,
         late_records=sum(each.records for each in writes),
         late_missing=missing,
+        misplaced=0 if is_topic else len(seen.members) + seen.more_members,
         verified=verified,
         next_step=_next_step(report, now, newest, missing, verified),
     )

@@ -25,7 +25,7 @@ from kmigrate.report.promote_steps import pause_text, steps_of
 from kmigrate.workflow.status.aftermath import Aftermath
 
 SOURCE, TARGET = ClusterRef("old", "h:1"), ClusterRef("new", "h:2")
-NOW = Aftermath("promoted", True, 7, 4, 2, "kmigrate verify --link blue orders")
+NOW = Aftermath("promoted", True, 7, 4, 0, 2, "kmigrate verify --link blue orders")
 HOLDS = {0: 21.5, 1: 4.0, 2: -1.0}
 REPORT = ReportRecord(
     "blue",

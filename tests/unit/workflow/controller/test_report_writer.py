@@ -10,14 +10,15 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.errors import Unreachable
-from kmigrate.model.lifecycle import GroupPhase
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import Action, Asked, GroupRecord
 from kmigrate.model.reports import MOST_REPORTS, Outcome, ReportedKind, ReportRecord
 from kmigrate.workflow.controller import report_writer
 from kmigrate.workflow.controller.report_writer import ReportWriter
+from kmigrate.workflow.promote.outcome import given_up
 from tests.fakes.state_log import MemoryLog
-from tests.unit.workflow.promote.test_topic import LINK
+from tests.unit.workflow.promote.test_topic import LINK, PENDING
 
 ASKED = Asked(Action.PROMOTE, 1_000, "ann@desk")
 PROMOTED = GroupRecord("l", "g", GroupPhase.PROMOTED, 1_500, promoted_ms=1_500, asked=ASKED)
@@ -119,3 +120,36 @@ def test_a_link_that_is_being_deleted_gets_no_more_records() -> None:
 
     log.append = noted  # type: ignore[method-assign]
     assert written(Lit(log), lambda _: bool(done)) == []
+
+
+def test_reports_wait_while_the_writers_of_a_topic_wait_and_are_written_one_by_one() -> None:
+    """The process appends one record at a time: a hundred reports in the queue would lengthen another topic's pause."""
+    fenced = replace(PENDING, phase=TopicPhase.FENCED, fence_epoch=3, asked=ASKED)
+    groups = [replace(PROMOTED, group=f"g{number}") for number in range(5)]
+    log = MemoryLog(LINK, fenced, *groups)
+    append, running, most = log.append, 0, 0
+
+    async def slow(decide: Any, timeout: float = 30.0) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        state = await append(decide, timeout)
+        running -= 1
+        return state
+
+    log.append = slow  # type: ignore[method-assign]
+
+    async def scene() -> list[int]:
+        async with asyncio.timeout(5):
+            writing = asyncio.ensure_future(ReportWriter(cast("Any", Lit(log))).run())
+            await asyncio.sleep(0.05)
+            during = len(log.state.reports())
+            log._put(fenced.key, given_up(fenced, "not-drained: x"))
+            while len(log.state.reports()) < len(groups):
+                await log.changed(0.01)
+            writing.cancel()
+            await asyncio.wait([writing])
+        return [during, most]
+
+    assert asyncio.run(scene()) == [0, 1]

@@ -12,10 +12,13 @@ from kmigrate.model.records import (
     Action,
     Asked,
     ClusterRef,
+    ClusterSide,
     GroupRecord,
     LateRecord,
     LateWrites,
     LinkRecord,
+    MisplacedMember,
+    MisplacedRecord,
     PartitionBarrier,
     TopicRecord,
 )
@@ -79,3 +82,10 @@ def test_the_next_step_follows_from_the_present_state(
 def test_late_records_and_checks_since_the_report_are_counted() -> None:
     now = aftermath_of(DONE, state_of(LINK, PROMOTED, LATE, CHECKED))
     assert (now.phase, now.newest, now.late_records, now.late_missing, now.verified) == ("promoted", True, 7, 4, 1)
+
+
+def test_members_at_the_wrong_cluster_are_counted() -> None:
+    member = MisplacedMember(ClusterSide.SOURCE, "m-1", "app", "host", 1, 2)
+    seen = MisplacedRecord("l", "g", (member,), more_members=2)
+    assert aftermath_of(OF_GROUP, state_of(LINK, GROUP, seen)).misplaced == 3
+    assert aftermath_of(replace(DONE, name="g"), state_of(LINK, PROMOTED, seen)).misplaced == 0
