@@ -52,8 +52,8 @@ CASES = {
 }
 
 
-def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
+def make_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
+    new = NewTopic(topic, partitions, replicas, config={"retention.ms": "-1"})
     admin = AdminClient({"bootstrap.servers": bootstrap})  # the client must outlive the answer
     admin.create_topics([new])[topic].result(60)
 

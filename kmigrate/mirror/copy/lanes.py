@@ -118,6 +118,7 @@ class Signals:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[asyncio.Future[None]] = []
+        self._readers_waiting: list[asyncio.Future[None]] = []
         self.moved = 0
         """Number of changes of any lane; a task reads the number before it looks at lanes and waits for a change."""
         self.look_now = asyncio.Event()
@@ -158,11 +159,15 @@ class Signals:
 
     def wake(self) -> None:
         """Note that a lane has changed, and wake all waiting tasks."""
-        self.moved += 1
         waiting, self._waiting = self._waiting, []
-        for change in waiting:
-            if not change.done():
-                change.set_result(None)
+        _end_all(waiting)
+        self.wake_readers()
+
+    def wake_readers(self) -> None:
+        """Note that a lane has changed, and wake the waiting readers: the writers have nothing new to send."""
+        self.moved += 1
+        waiting, self._readers_waiting = self._readers_waiting, []
+        _end_all(waiting)
 
     def assign(self) -> None:
         """Note that the state log wants other lanes, or that other brokers lead them."""
@@ -176,13 +181,16 @@ class Signals:
             await sleep(LOOK_S)
             self.wake()
 
-    async def wait(self, moved: int, most_s: float = LOOK_S) -> None:
-        """Wait until anything has changed since `moved` was read; `most_s` below a pulse limits the wait."""
+    async def wait(self, moved: int, most_s: float = LOOK_S, *, reads: bool = False) -> None:
+        """Wait until anything has changed since `moved` was read; `most_s` below a pulse limits the wait.
+
+        `reads`: the task reads from the source, so that `wake_readers` wakes the task, too.
+        """
         if self.moved != moved:
             return
         loop = self._loop = self._loop or asyncio.get_running_loop()  # each look-up costs a system call
         change = loop.create_future()
-        self._waiting.append(change)
+        (self._readers_waiting if reads else self._waiting).append(change)
         if most_s >= LOOK_S:
             await change
             return
@@ -191,3 +199,9 @@ class Signals:
                 await change
         except TimeoutError:
             return
+
+
+def _end_all(waiting: Iterable[asyncio.Future[None]]) -> None:
+    for change in waiting:
+        if not change.done():
+            change.set_result(None)

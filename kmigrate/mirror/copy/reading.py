@@ -148,7 +148,8 @@ class SourceReader:
                 and (not (debt_s or full) or lane.promoting)
             ]
             if not chosen:
-                await self._signals.wait(moved, min([LOOK_S, *([debt_s] if debt_s else []), *_until(reading, now)]))
+                longest = min([LOOK_S, *([debt_s] if debt_s else []), *_until(reading, now)])
+                await self._signals.wait(moved, longest, reads=True)
                 if debt_s and reading:
                     self._meter.slowed_s[Slowed.LINK_THROTTLE] += monotonic() - now
                 continue
@@ -178,7 +179,7 @@ class SourceReader:
             if chosen:
                 await self._fetch(connection, chosen, room, _SHORT_WAIT_MS, full=True, exempt=True)
             else:
-                await self._signals.wait(moved, min([LOOK_S, *_until(fenced, now)]))
+                await self._signals.wait(moved, min([LOOK_S, *_until(fenced, now)]), reads=True)
 
     def _connect(self, node: int, purpose: str) -> _SourceConnection:
         most = self._settings.fetch_max_bytes

@@ -88,4 +88,7 @@ class WindowSender:
 
     def _move_on(self, lane: Lane) -> None:
         self._answered(lane)
-        self._context.signals.wake()
+        if lane.target.head is None or lane.holds_back:
+            self._context.signals.wake_readers()
+        else:
+            self._context.signals.wake()

@@ -30,7 +30,7 @@ O  A long window has several holes. Its data is conditional on the data before, 
 M  A window of an earlier owner may come late, while its batches are the last that the log has of us: a repeat is no
    error (P5), and the markers would be one too many. So on a log with a raised epoch, the first batch that can be
    divided sends its first record alone, because then the late batch is a gap. If no batch before the first marker can
-   be divided, the log must be at rest before the marker.
+   be divided, or there is none, the log must be at rest before the marker.
 N  Sequence 0 of a raised epoch is accepted behind whatever the log holds: after an unclean election, that has lost the
    marker, the batch would take another offset. So this batch is sent only right after a look at the log end.
 H  Records that the source has lost (W7) are dropped if they were only read, and reported if the target holds them.
@@ -585,7 +585,7 @@ class Lane:
         known += target.queue
         self.report.trouble = self._lost_offsets(position)
         self.report.unserved = ""
-        target.begin_at(position, sequence, epoch)
+        target.begin_at(position, sequence, epoch, rested=self.settle_s == _SETTLE_MARKERS_S)
         self._advance(LaneEvent.RECOVERED)
         known = [step for step in known if step.end > data_end]
         if known and known[0].start == data_end:
@@ -674,7 +674,7 @@ class Lane:
     @property
     def first_marker_settle_s(self) -> float:
         """The seconds for which the log must be at rest before the markers of the hole at the position (M)."""
-        return _SETTLE_MARKERS_S if self.target.undivided else 0.0
+        return _SETTLE_MARKERS_S if self.target.expects_late_window else 0.0
 
     # windows
 

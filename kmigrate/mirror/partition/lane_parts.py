@@ -92,6 +92,8 @@ class TargetLog:
     """True from a look at the tail until a divided append or a marker."""
     undivided: bool = False
     """True if all batches since the tail was read may have been sent by an earlier owner, too (M)."""
+    rested: bool = False
+    """True if the log was at rest when the tail was read."""
     seen_at: float = 0.0
     """Time on the monotonic clock of the last look at the log end, or of the last marker that raised the epoch."""
     windows: bool = False
@@ -205,11 +207,17 @@ class TargetLog:
         self.queue.clear()
         self.queued_bytes = sum(len(step.view) for step in self.sent)
 
-    def begin_at(self, position: int, sequence: int, epoch: int) -> None:
+    @property
+    def expects_late_window(self) -> bool:
+        """True if a window of another owner may still come before the first marker, and would not be refused (M)."""
+        return self.undivided or (self.fresh and self.epoch > self.first_epoch and not self.rested)
+
+    def begin_at(self, position: int, sequence: int, epoch: int, *, rested: bool = False) -> None:
         """Begin anew at the log end that the tail has shown: nothing is queued, failed or unknown."""
         self.epoch = max(self.first_epoch, epoch)
         self.fresh = True
         self.undivided = False
+        self.rested = rested
         self.failed = []
         self.queue.clear()
         self.queued_bytes = 0

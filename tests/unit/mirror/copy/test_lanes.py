@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo
-from kmigrate.mirror.copy.lanes import Lanes, target_losses
+from kmigrate.mirror.copy.lanes import Lanes, Signals, target_losses
 from kmigrate.mirror.partition.lane import Lane
 from kmigrate.model.settings import ClusterSettings
 
@@ -72,3 +74,23 @@ def test_of_very_many_partitions_that_a_target_has_cut_some_are_told_and_the_oth
     told = target_losses(lanes.values())
     assert told[3] == "target-truncated: t-3: offsets 4 to 8 were on the target and are gone: copied again"
     assert (len(told), told[-1]) == (11, "target-truncated: and of 15 more partitions")
+
+
+def test_a_change_for_readers_leaves_writers_waiting_and_every_other_change_wakes_all() -> None:
+    async def scene() -> None:
+        it = Signals()
+        loop = asyncio.get_running_loop()
+        reader, writer = (loop.create_task(it.wait(it.moved, reads=reads)) for reads in (True, False))
+        await asyncio.sleep(0)
+        it.wake_readers()
+        await reader
+        assert not writer.done()
+        again = loop.create_task(it.wait(it.moved, reads=True))
+        await asyncio.sleep(0)
+        it.wake()
+        await asyncio.gather(again, writer)
+        before = it.moved
+        it.wake_readers()
+        await asyncio.wait_for(it.wait(before), 1)  # a change between the look and the wait
+
+    asyncio.run(scene())

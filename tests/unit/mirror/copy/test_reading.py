@@ -56,7 +56,7 @@ class EnoughError(Exception):
 class Still(Signals):
     """Signals without changes: nothing is written and no time passes, so a wait never ends."""
 
-    async def wait(self, moved: int, most_s: float = LOOK_S) -> None:
+    async def wait(self, moved: int, most_s: float = LOOK_S, *, reads: bool = False) -> None:
         if self.moved == moved:
             raise EnoughError
 

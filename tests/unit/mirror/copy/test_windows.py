@@ -45,6 +45,7 @@ class Scene:
             owner_term=lambda _: self.term,
             pipelining=pipelining,
         )
+        self.signals = context.signals
         self.sender = WindowSender(context, answered=self.ended.append)
         self.lanes = [Lane("t", each * 2, producer_id=77, epoch=0, hole_limit=100) for each in range(partitions)]
 
@@ -121,6 +122,25 @@ def test_a_batch_its_markers_and_the_question_for_the_log_end_leave_at_once_on_o
             it.sender.send(lane)
             await turns()
         assert (it.kinds(lane), lane.target.position, lane.target.queued_bytes) == ("DMDDMDDMDDM", 11, 0)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_behind_a_window_the_writers_are_woken_only_for_a_batch_without_a_window(alone: bool) -> None:
+    async def scene() -> None:
+        it = Scene()
+        lane = await it.begin()
+        read(lane, 1)
+        if alone:
+            at = lane.source.read_at
+            lane.take(at, fetched(batch(at, 1, timestamp=now_ms())), 5)
+        writer = asyncio.get_running_loop().create_task(it.signals.wait(it.signals.moved))
+        await asyncio.sleep(0)
+        it.sender.send(lane)
+        await turns()
+        assert (it.kinds(lane), writer.done()) == ("DMDM", alone)
+        writer.cancel()
 
     run(scene)
 

@@ -745,6 +745,20 @@ def test_a_long_window_that_fails_is_continued_where_the_tail_ends_under_a_new_e
     assert (step.start, step.sequence, it.target.epoch) == (7, 0, 2)
 
 
+def test_a_new_owner_at_a_hole_waits_for_rest_if_windows_of_an_earlier_owner_may_come() -> None:
+    rests = []
+    for epoch, unsettled in ((0, False), (1, False), (1, True)):
+        it = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
+        if unsettled:
+            it.unsettle()
+            assert it.settle_s == 1.0, "the tail is read at rest"
+        it.recovered(5, 3, 5, epoch)
+        it.take(5, fetched(marker(5)), 5)
+        assert it.hole_due() == Hole(5, 6)
+        rests.append(it.first_marker_settle_s)
+    assert rests == [0.0, 1.0, 0.0]
+
+
 def test_a_long_window_counts_its_records_and_holes_at_once() -> None:
     it = behind_a_first_hole(batch(2, 1), marker(3), batch(4, 2), marker(6))
     queued, holes = it.target.queued_bytes, it.tally.hole_offsets
