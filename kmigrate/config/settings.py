@@ -138,6 +138,11 @@ class MirrorSection:
     write_connections: int = _key(
         1, "connections to each target leader: more where its replicas acknowledge slowly", low=1, high=16
     )
+    windows: str = _key(
+        "long",
+        "how many transactions of a partition share a round trip: many (long), one (short), or none (apart, two each)",
+        choices=("long", "short", "apart"),
+    )
     lease_s: float = _key(3.0, "silence after which another mirror takes over, s", low=1, high=300)
     upkeep_interval_s: float = _key(
         5.0, "how often partitions, configs, ACLs and new names of the source are looked at, s", low=0.5, high=3600

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -35,6 +35,9 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.control_markers import AT_THE_TARGET
 from kmigrate.workflow.base.rights import Wanted, rights_findings
 from kmigrate.workflow.status.lags import copied_up_to, padding_left
+
+if TYPE_CHECKING:
+    from kmigrate.mirror.upkeep.forecast import Sample
 
 __all__ = ["TopicForecast", "app", "plan"]
 
@@ -148,7 +151,16 @@ async def plan(
             compacted = "compact" in values.get("cleanup.policy", "")
             in_sync = await _min_insync(connections.target, name, values)
             asked = _Asked(
-                start, offsets, rate, compacted, stretches, record.settings, round_trip_s, in_sync, configs_of
+                start,
+                offsets,
+                rate,
+                compacted,
+                stretches,
+                record.settings,
+                round_trip_s,
+                in_sync,
+                call.settings.mirror.windows,
+                configs_of,
             )
             rows.append(await _forecast(connections, record.name, source, known.get(name), name, asked, notes))
         json = {
@@ -189,6 +201,8 @@ class _Asked:
     """Seconds of a round trip to the target."""
     min_insync: int
     """`min.insync.replicas` of the topic on the target."""
+    windows: str
+    """Windows that `[mirror]` allows."""
     configs_of: verbs.ConfigsOf
     """Function that returns the configs with which the mirror would create a topic."""
 
@@ -221,7 +235,7 @@ async def _forecast(
     notes: list[str],
 ) -> TopicForecast:
     # Imported here: the module reads batches and loads modules that no other command needs.
-    from kmigrate.mirror.upkeep.forecast import filling_s, sample
+    from kmigrate.mirror.upkeep.forecast import sample
 
     obstacle = ""
     try:
@@ -263,10 +277,11 @@ async def _forecast(
     seen = [await sample(source, name, p, begin[p], ends[name, p].offset, stretches=asked.stretches) for _, p in keys]
     size, holes = sum(each.bytes for each in seen), sum(each.holes for each in seen)
     copying = size / (asked.rate * 1e6)
-    filling = 0.0 if mapped else filling_s(seen, asked.round_trip_s, long=asked.min_insync == 1)
+    filling, way = (0.0, "") if mapped else _filling(seen, asked)
     notes += left.notes
     if filling > max(copying, _LONG_S):
-        notes.append(_of_holes(asked, filling) + ("" if known is not None else "; --offsets mapped leaves them out"))
+        way += "" if known is not None else "; --offsets mapped leaves them out"
+        notes.append(f"holes, mostly of transactions, take {filling:,.0f} s of it: {way}")
     if not mapped and holes:
         notes.append(f"holes are filled with control markers, which bear the time of the copy: {AT_THE_TARGET}")
     return replace(
@@ -283,11 +298,18 @@ async def _forecast(
     )
 
 
-def _of_holes(asked: _Asked, filling_s: float) -> str:
-    """Return a note about the time that holes take, and the way in which they are filled."""
-    of_one = f"each a round trip of {asked.round_trip_s * 1000:.1f} ms, as min.insync.replicas is {asked.min_insync}"
-    way = "up to 64 of a partition in a round trip, as min.insync.replicas is 1" if asked.min_insync == 1 else of_one
-    return f"holes, mostly of transactions, take {filling_s:,.0f} s of it: {way} on the target"
+def _filling(seen: Collection[Sample], asked: _Asked) -> tuple[float, str]:
+    """Return the seconds that a topic's holes take, and how they are filled."""
+    from kmigrate.mirror.upkeep.forecast import filling_s
+
+    if asked.windows == "long" and asked.min_insync == 1:
+        way = "up to 64 of a partition in a round trip, as min.insync.replicas is 1 on the target"
+        return filling_s(seen, asked.round_trip_s, long=True), way
+    because = f"min.insync.replicas is {asked.min_insync} on the target"
+    why = because if asked.windows == "long" else f"[mirror] has windows = {asked.windows}"
+    trips, count = (2, "two round trips") if asked.windows == "apart" else (1, "a round trip")
+    way = f"each {count} of {asked.round_trip_s * 1000:.1f} ms, as {why}"
+    return filling_s(seen, trips * asked.round_trip_s), way
 
 
 async def _hourly_bytes(source: ClusterClient, name: str, ends: Mapping[int, int], asked: _Asked) -> int:

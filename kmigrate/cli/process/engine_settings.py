@@ -68,6 +68,8 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         rack=section.rack,
         write_connections=section.write_connections,
         hole_filler=HoleFiller(section.hole_filler),
+        windows=section.windows != "apart",
+        long_windows=section.windows == "long",
         disk_min_free_percent=section.disk_min_free_percent,
         disk_min_free_bytes=section.disk_min_free_bytes,
         upkeep_s=section.upkeep_interval_s,

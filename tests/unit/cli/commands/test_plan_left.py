@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cli.commands.plan import TopicForecast, _Asked, _forecast, _total
+from kmigrate.cli.commands.plan import TopicForecast, _Asked, _filling, _forecast, _total
 from kmigrate.cluster.client import EARLIEST, LATEST, LogOffset
 from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import Refused
@@ -94,6 +94,23 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int]]:
     return found
 
 
+def of_plan(
+    start: str = "earliest", offsets: str = "identical", *, min_insync: int = 2, windows: str = "long"
+) -> _Asked:
+    return _Asked(
+        start,
+        offsets,
+        50.0,
+        compacted=False,
+        stretches=10,
+        settings=LinkSettings(),
+        round_trip_s=0.001,
+        min_insync=min_insync,
+        windows=windows,
+        configs_of=no_configs,
+    )
+
+
 def planned(
     record: TopicRecord | None,
     target: Mapping[int, tuple[int, int]],
@@ -111,17 +128,7 @@ def planned(
     connections = SimpleNamespace(log=log, target=Cluster(target))
     parts = dict.fromkeys(source, PartitionInfo(1, 0, (1, 2, 3)))
     info = TopicInfo("t", None, parts) if source else None
-    asked = _Asked(
-        start,
-        offsets,
-        50.0,
-        compacted=False,
-        stretches=10,
-        settings=LinkSettings(),
-        round_trip_s=0.001,
-        min_insync=2,
-        configs_of=no_configs,
-    )
+    asked = of_plan(start, offsets)
     cluster = cast("Any", Cluster(source, time=time))
     return asyncio.run(_forecast(cast("Any", connections), "l", cluster, info, "t", asked, []))
 
@@ -214,3 +221,18 @@ def test_growth_by_a_time_that_lies_ahead_is_unknown_and_that_of_a_promoted_topi
 )
 def test_a_sum_of_figures_of_which_some_are_unknown_says_so(sizes: list[int], text: str) -> None:
     assert _total(sizes) == text
+
+
+@pytest.mark.parametrize(
+    ("windows", "min_insync", "seconds", "way"),
+    [
+        ("long", 1, 102, "up to 64 of a partition in a round trip, as min.insync.replicas is 1 on the target"),
+        ("long", 2, 300, "each a round trip of 1.0 ms, as min.insync.replicas is 2 on the target"),
+        ("short", 1, 300, "each a round trip of 1.0 ms, as [mirror] has windows = short"),
+        ("apart", 1, 400, "each two round trips of 1.0 ms, as [mirror] has windows = apart"),
+    ],
+)
+def test_the_time_of_holes_depends_on_the_windows(windows: str, min_insync: int, seconds: float, way: str) -> None:
+    asked = of_plan(min_insync=min_insync, windows=windows)
+    found = _filling([Sample(100_000, True, 0, 100_000)], asked)
+    assert (round(found[0]), found[1]) == (seconds, way)

@@ -51,6 +51,18 @@ def test_the_mirror_is_given_every_limit_of_its_section(tmp_path: Path) -> None:
     assert mirror_settings(load(None, {})) == MirrorSettings()
 
 
+@pytest.mark.parametrize(
+    ("word", "windows", "long_windows"), [("long", True, True), ("short", True, False), ("apart", False, False)]
+)
+def test_windows_are_as_long_as_the_mirror_section_says(
+    tmp_path: Path, word: str, windows: bool, long_windows: bool
+) -> None:
+    config = tmp_path / "kmigrate.toml"
+    config.write_text(f'[mirror]\nwindows = "{word}"\n', encoding="utf-8")
+    made = mirror_settings(load(config, {}))
+    assert (made.windows, made.long_windows) == (windows, long_windows)
+
+
 def test_a_key_that_contradicts_a_link_is_logged_once_and_again_when_the_link_is_altered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
