@@ -13,6 +13,8 @@ _LEFT, _RIGHT, _TOP, _HEIGHT, _FOOT = 64, 60, 14, 180, 42
 _WIDTH = 980
 _WIDEST = 40.0
 """Maximum width of a bar, for topics with few partitions."""
+_TEXT = 14
+"""Height of a line of text."""
 _NAMED = 24
 """Maximum number of partitions named under the axis."""
 
@@ -76,8 +78,9 @@ def _bars(rows: list[tuple[int, PartitionEvidence]], top: float) -> Iterator[str
 
 
 def _marks(pause: Pause, top: float) -> Iterator[str]:
-    """Yield the lines at p50 and p99; where both are close, the name of p50 stands below its line."""
+    """Yield the lines at p50 and p99; where both are close, the names stand below and above their lines."""
     y50, y99 = _y(pause.p50, top), _y(pause.p99, top)
-    for name, y, below in (("p50", y50, 14 if y50 - y99 < 14 else 4), ("p99", y99, 4)):
+    apart = 0 if y50 - y99 >= _TEXT else _TEXT / 2
+    for name, y, text in (("p50", y50, y50 + apart), ("p99", y99, y99 - apart)):
         yield f'<line class="mark" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text class="axis" x="{_WIDTH - _RIGHT + 8}" y="{y + below:.1f}">{name}</text>'
+        yield f'<text class="axis" x="{_WIDTH - _RIGHT + 8}" y="{text + 4:.1f}">{name}</text>'

@@ -37,10 +37,10 @@ def steps_of(report: ReportRecord) -> list[Step]:
 
 def _steps(report: ReportRecord) -> Iterator[Step]:
     before = report.asked.at_ms
-    yield Step("asked", utc_text(before), "")
+    yield Step("asked", _moment(before), "")
     for name, at_ms in (("fenced", report.fenced_ms), ("barrier", report.barrier_ms), (_end(report), report.ended_ms)):
         if at_ms:
-            yield Step(name, utc_text(at_ms), _span(at_ms - before))
+            yield Step(name, _moment(at_ms), _span(at_ms - before))
             before = at_ms
 
 
@@ -48,6 +48,11 @@ def _end(report: ReportRecord) -> str:
     if report.outcome is Outcome.GIVEN_UP:
         return "given up"
     return "flipped" if report.what is ReportedKind.TOPIC else "opened"
+
+
+def _moment(ms: int) -> str:
+    """Return a moment to the millisecond: the steps behind a fence are a few milliseconds apart."""
+    return utc_text(ms).replace(" UTC", f".{ms % 1000:03} UTC")
 
 
 def _span(ms: int) -> str:

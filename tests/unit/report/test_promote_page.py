@@ -137,6 +137,13 @@ def test_the_axis_ends_at_a_round_number_at_or_above_the_longest_pause(longest: 
     assert max(float(each["height"]) for each in bars(svg)) <= 180
 
 
+@pytest.mark.parametrize("p50", [4.0, 21.0, 21.5])
+def test_the_names_of_both_lines_do_not_cover_each_other(p50: float) -> None:
+    svg = pause_chart(REPORT.partitions, Pause(2, p50, 21.5, 21.5))
+    at = {str(text.text): float(str(text.get("y"))) for text in ET.fromstring(svg).iter("text")}
+    assert at["p50"] - at["p99"] >= 14
+
+
 def test_very_many_partitions_stay_within_the_picture() -> None:
     rows = {partition: PartitionEvidence(pause_ms=1.0 + partition) for partition in range(500)}
     svg = pause_chart(rows, Pause(500, 250.0, 495.0, 500.0))
@@ -146,6 +153,10 @@ def test_very_many_partitions_stay_within_the_picture() -> None:
 
 def test_steps_that_were_not_reached_are_left_out() -> None:
     assert [step.name for step in steps_of(REPORT)] == ["asked", "fenced", "barrier", "flipped"]
+    assert [step.time for step in steps_of(REPORT)][-2:] == [
+        "2023-11-14 22:13:22.020 UTC",
+        "2023-11-14 22:13:22.050 UTC",
+    ]
     assert [step.after for step in steps_of(REPORT)] == ["", "2,000 ms", "20 ms", "30 ms"]
     early = replace(REPORT, fenced_ms=0, barrier_ms=0, outcome=Outcome.GIVEN_UP)
     assert [step.name for step in steps_of(early)] == ["asked", "given up"]
