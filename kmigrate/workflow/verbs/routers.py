@@ -133,9 +133,12 @@ def _unchanged(name: str, *, runs: bool) -> Finding:
 
 
 async def _signs_of_life(connections: Connections, name: str, addresses: Iterable[str]) -> list[Finding]:
-    """Return findings for what answers or listens at a dead router's addresses, except those of other known routers."""
+    """Return findings for what answers or listens at a dead router's addresses, except those of known routers.
+
+    A router that was killed and started again has the address of its earlier process.
+    """
     instances = {router.instance: router.bootstrap for router in connections.log.state.routers()}
-    heard = [router for router in connections.log.alive(RouterPresence) if router.name != name]
+    heard = [r for r in connections.log.alive(RouterPresence) if r.name != name or r.instance in instances]
     others = {router.bootstrap or instances.get(router.instance, "") for router in heard}
     found: list[Finding] = []
     for address in sorted(set(addresses) - others - {""}):

@@ -136,6 +136,18 @@ def test_an_address_that_another_living_router_has_says_nothing(network: Network
     assert network.asked == []
 
 
+def test_a_router_that_was_started_again_at_the_address_of_its_earlier_process_says_nothing(network: Network) -> None:
+    network.leads[AT] = Leads.ROUTER
+    log = MemoryLog(ROUTER, StrayRecord("r", "host", ("i1",), AT))
+    log.say(RouterPresence("i2", "r", 1, 500, bootstrap=AT))
+    assert forget(log, dead=True).findings == ()
+    assert left(log) == {"router/r": ROUTER}
+    log = MemoryLog(ROUTER, StrayRecord("r", "host", ("i1",), AT))
+    log.say(RouterPresence("i1", "r", 1, 500, bootstrap=AT))
+    with pytest.raises(Refused, match="a router answers"):
+        forget(log, dead=True)  # the earlier process lives
+
+
 @pytest.mark.parametrize("leads", [Leads.TARGET, Leads.ELSEWHERE, Leads.NOWHERE])
 def test_an_address_that_somebody_else_has_by_now_or_nobody_says_nothing(leads: Leads, network: Network) -> None:
     network.leads[AT] = leads
