@@ -81,6 +81,10 @@ soak-kills: $(READY) ## whole migrations whose only router is killed ten times w
 soak-crashes: $(READY) ## promotes and rollbacks in which a process dies at each of its durable writes -> build/soak/crashes.json [ARGS="--engines cli"]
 	$(BIN)/python -m tests.soak.crashes $(ARGS)
 
+.PHONY: soak-rollbacks
+soak-rollbacks: $(READY) ## 20 promotes that are rolled back while processes are killed and brokers stand still -> build/soak/rollbacks.json [ARGS="--rounds 6"]
+	$(BIN)/python -m tests.soak.rollbacks $(ARGS)
+
 .PHONY: soak-markers
 soak-markers: $(READY) ## 60 copies of transactions, each broken in the middle: is a control marker misplaced? -> build/soak/markers.json [ARGS="--rounds 5"]
 	$(BIN)/python -m tests.soak.markers $(ARGS)

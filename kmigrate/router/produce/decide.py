@@ -23,6 +23,7 @@ The router itself never answers 8, 45, 59 or −1 (B5, B6).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from kmigrate.model.ids import is_own_topic
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
-from kmigrate.records.batch import Batch, next_sequence, stamp, walk
+from kmigrate.records.batch import TRANSACTIONAL, Batch, next_sequence, stamp, walk
 from kmigrate.router.produce.in_flight import InFlightWrites
 from kmigrate.router.produce.ordering import Gaps, ProducerOrderGuard
 from kmigrate.router.produce.own_producer import OwnProducer
@@ -339,21 +340,22 @@ class WriteDecider:
         if write.transactional_id and error in _NOT_APPENDED:
             self.not_appended(write)
 
-    def answered_at_target(self, write: Write, error: int) -> None:
-        """Note the target's answer to a batch that is counted, because its topic can be rolled back.
+    def failed_at_target(self, write: Write, error: int) -> None:
+        """Note the target's error for a batch of a topic that can be rolled back.
 
-        After a flip the source may not know the producer, as the target after a promote. So a failed batch stops the
-        batches behind it, and the rollback's barrier gets the mark of a stored batch.
+        After a flip the source may not know the producer, as the target after a promote. So a batch that failed stops
+        the batches behind it.
         """
-        if write.own or write.batch.is_transactional:
-            return
-        if error in _NOT_APPENDED:
+        if error in _NOT_APPENDED and not write.batch.is_transactional:
             self.not_appended(write)
-        elif not error:
-            batch = write.batch
-            self._shared.forwards.acknowledged(
-                write.route.key, write.part.partition, batch.producer_id, batch.producer_epoch, batch.last_sequence
-            )
+
+    def stored_at_target(self, writes: Iterable[Write]) -> None:
+        """Note batches that the target has stored, of topics that can be rolled back: the barrier gets their marks."""
+        acknowledged = self._shared.forwards.acknowledged
+        for part, batch, route, *_ in writes:
+            if batch.producer_id >= 0 and not batch.attributes & TRANSACTIONAL:
+                last = next_sequence(batch.base_sequence, batch.last_offset_delta)
+                acknowledged(route.key, part.partition, batch.producer_id, batch.producer_epoch, last)
 
     def stored(self, write: Write, known: ProducerMark) -> list[tuple[str, StoredBatch]]:
         """Return the places of a duplicate, likeliest first: link or TARGET, and the batch in that log.

@@ -132,15 +132,20 @@ class SplitWrite:
 
     def _to_target(self, decisions: list[PassOn | AdmitAlone], frame: bytearray) -> None:
         request = self._request
-        admitted = [decision.write for decision in decisions if isinstance(decision, AdmitAlone)]
-        for write in admitted:
-            self._shared.gate.prime(write.key, self._client)
-        writes = [decision.write for decision in decisions if decision.write is not None]
-        for write in writes:
+        admitted: list[Write] = []
+        counted: list[Write] = []
+        for decision in decisions:
+            write = decision.write
+            if write is None:
+                continue
+            if isinstance(decision, AdmitAlone):
+                self._shared.gate.prime(write.key, self._client)
+                admitted.append(write)
             self._decider.passes(write)
-            if write.route.target_shift and write.shift:
-                translate(write.part.records, write.batch.producer_id, write.batch.producer_id + write.shift)
-        counted = [write for write in writes if write.route.copied_back]
+            if write.route.target_shift and (shift := write.shift):
+                translate(write.part.records, write.batch.producer_id, write.batch.producer_id + shift)
+            if write.route.copied_back:
+                counted.append(write)
         silent = request.acks == 0 and not admitted and not counted
         whole = len(decisions) == len(request.parts) and (request.acks != 0 or silent)
         pieces: list[Buffer] = [frame]
@@ -159,7 +164,9 @@ class SplitWrite:
 
     def _send_counted(self, sent: _ToTarget, pieces: list[Buffer]) -> None:
         """Send writes to the target that count as in flight until their fate is known, as forwards do."""
-        counts = Counter(write.route.key for write in sent.counted)
+        counts: dict[str, int] = {}
+        for write in sent.counted:
+            counts[write.route.key] = counts.get(write.route.key, 0) + 1
         for key, count in counts.items():
             self._shared.forwards.opened(key, count)
 
@@ -178,8 +185,7 @@ class SplitWrite:
             self._reply(show_answer(frame, self._request, self._shared.served))
             return
         if sent.whole and not sent.admitted and all_stored(frame, self._request):
-            for write in sent.counted:
-                self._decider.answered_at_target(write, Code.NONE)
+            self._decider.stored_at_target(sent.counted)
             self._reply(frame)
             return
         answers, throttle, hints = parse_answer(frame, self._request.version)
@@ -188,9 +194,9 @@ class SplitWrite:
         for write in sent.admitted:
             if (error := errors.get(write.key[:2])) is not None:
                 self._decider.admitted(write, error)
+        self._decider.stored_at_target(write for write in sent.counted if errors.get(write.key[:2]) == Code.NONE)
         for write in sent.counted:
-            if (error := errors.get(write.key[:2])) is not None:
-                self._decider.answered_at_target(write, error)
+            self._decider.failed_at_target(write, errors.get(write.key[:2], Code.NONE))
         if sent.whole and not hints:
             self._reply_whole(frame, answers)
         else:
