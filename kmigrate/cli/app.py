@@ -43,6 +43,11 @@ COMMANDS = (
         "List the clients that pass the routers by, and what becomes of their records.",
     ),
     LazyCommand("wait", f"{_IN}.wait:app", "Wait until a condition holds; changes nothing."),
+    LazyCommand(
+        "rehearse",
+        f"{_IN}.rehearse:app",
+        "Rehearse a promote and its rollback on shadow topics, with a copy of the real traffic.",
+    ),
     LazyCommand("promote", f"{_IN}.promote:app", "Switch topics over to the target."),
     LazyCommand("report", f"{_IN}.report:app", "Reports of promotes and rollbacks."),
     LazyCommand("rollback", f"{_IN}.rollback:app", "Switch promoted topics back to the source."),

@@ -18,7 +18,8 @@ coordinators       requests about many groups, each to the coordinator of hundre
 groups             protocol type, members, assignments and placeholder members of groups
 committed_offsets  committed offsets
 
-admin   topics, configs, groups and ACLs by librdkafka
-acls    ACLs as a single broker knows them, and the name of a missing right
-rights  the operations that brokers allow to kmigrate's principal
+librdkafka  the configuration of a librdkafka client
+admin       topics, configs, groups and ACLs by librdkafka
+acls        ACLs as a single broker knows them, and the name of a missing right
+rights      the operations that brokers allow to kmigrate's principal
 """

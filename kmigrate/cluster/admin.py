@@ -31,15 +31,15 @@ from confluent_kafka.admin import (
 )
 
 from kmigrate.cluster.acls import DENIED, Right, denied
+from kmigrate.cluster.librdkafka import client_config
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, KmigrateError, Unreachable, UsageError
 from kmigrate.model.acls import Acl
-from kmigrate.model.security import Bearer, Login
+from kmigrate.model.security import Login
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.net.clock import now_ms
-from kmigrate.net.login import current_password, current_token
+from kmigrate.net.login import current_password
 from kmigrate.net.retry import Backoff
 from kmigrate.net.stamps import Stamps, stamps_of
-from kmigrate.protocol.sasl import expiry_of
+from kmigrate.protocol.codes import Code
 
 __all__ = ["Admin", "ConfigValue", "GroupMember", "GroupState", "TopicShape"]
 
@@ -55,8 +55,8 @@ _LOGIN = frozenset({-169, -181})  # authentication, TLS
 _CONNECT = frozenset({-193, -195})  # an unresolved name, a failed connection
 _ALERT = "SSL alert number"
 """Text of a TLS alert, a transport failure to librdkafka: in TLS 1.3 certificates are refused after the handshake."""
-_TOKEN_SECONDS = 60.0
-"""Assumed lifetime of a token that does not name its expiry."""
+_GROUP_ENDS = frozenset({Code.NON_EMPTY_GROUP, Code.GROUP_ID_NOT_FOUND})
+"""Errors of a deletion of a group that the caller handles: the group has members, or is gone already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +136,15 @@ class Admin:
 
     def _make(self) -> AdminClient:
         """Return a client with the present credentials, or the earlier client if the credentials are unusable."""
-        security, self._files = self._settings.security, self._files_now()
-        config: dict[str, Any] = {
-            "bootstrap.servers": self._settings.bootstrap_servers,
-            **security.librdkafka(),
+        self._files = self._files_now()
+        config = {
+            **client_config(self._settings),
             "error_cb": _hearing(self._login_failures, self._connect_failures),
             "client.id": f"{self._settings.client_id}-admin",
-            "log_level": 0,
             "socket.timeout.ms": 10_000,
             "topic.metadata.refresh.interval.ms": 5_000,
             **self._settings.admin,
         }
-        if isinstance(security.sasl, Bearer):
-            config["oauth_cb"] = _tokens(security.sasl)
-        if isinstance(security.sasl, Login):
-            config["sasl.password"] = current_password(security.sasl)
         try:
             made = AdminClient(config, logger=None)
         except KafkaException as error:
@@ -432,6 +426,18 @@ class Admin:
             raise self._translate(KafkaException(error), what, ("DESCRIBE", _CLUSTER))
         return {str(g.group_id): g.state.name.lower() for g in result.valid}
 
+    async def delete_groups(self, names: Sequence[str]) -> list[str]:
+        """Delete groups and their positions; return the groups that still have members. An unknown group is gone."""
+        if not names:
+            return []
+        outcomes = await self._outcomes(
+            lambda: self.client.delete_consumer_groups(list(names), request_timeout=self._timeout),
+            lambda name: f"delete group {name}",
+            lambda name: ("DELETE", f"group {name}"),
+        )
+        _raise_first({name: each for name, each in outcomes.items() if getattr(each, "code", 0) not in _GROUP_ENDS})
+        return [name for name, each in outcomes.items() if getattr(each, "code", 0) == Code.NON_EMPTY_GROUP]
+
     async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupState]:
         """Return state and members of groups; a group that the cluster does not know is `dead` and empty."""
         if not names:
@@ -473,16 +479,6 @@ def _hearing(login_failures: list[str], connect_failures: list[str]) -> Callable
             login_failures.append(error.str())
 
     return hear
-
-
-def _tokens(bearer: Bearer) -> Callable[[str | None], tuple[str, float]]:
-    """Return the callback that gives librdkafka a bearer's token and the time of the next call."""
-
-    def token(_: str | None) -> tuple[str, float]:
-        current = current_token(bearer)
-        return current, expiry_of(current) or now_ms() / 1000 + _TOKEN_SECONDS
-
-    return token
 
 
 def _assigned(member: MemberDescription) -> list[TopicPartition]:

@@ -12,6 +12,7 @@ State:
     routes       the routing table that follows from the state
     registered   a router that is registered in the state log
     members      marks of group members
+    rehearsals   names of a rehearsal's link, shadow topics and group
     eras         the direction of a topic's copy, its producer id and its first offsets
     coupling     topics and groups that transactions couple
     barrier      marks of producers at a barrier

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from kmigrate.errors import UsageError
 from kmigrate.model.backtracking import slow_part
 from kmigrate.model.ids import is_internal
+from kmigrate.model.rehearsals import is_shadow
 
 __all__ = ["NamePattern", "check_expression", "chosen_groups", "chosen_topics", "excluded", "offsets_asked"]
 
@@ -75,8 +76,8 @@ def check_expression(text: str, where: str) -> str:
 
 
 def chosen_topics(patterns: Sequence[NamePattern], topics: Iterable[str]) -> list[str]:
-    """Return the topics that an expression of the link chooses; internal topics are never chosen."""
-    return sorted(t for t in topics if not is_internal(t) and any(p.matches(t) for p in patterns))
+    """Return the topics that an expression of the link chooses; internal topics and shadows are never chosen."""
+    return sorted(t for t in topics if not is_internal(t) and not is_shadow(t) and any(p.matches(t) for p in patterns))
 
 
 def offsets_asked(patterns: Sequence[NamePattern], topic: str) -> str:

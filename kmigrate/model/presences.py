@@ -4,6 +4,7 @@ Presence log (`__kmigrate_presence`, plain appends). A record names an *instance
 process can report for another. A record expires by the reader's own clock, never by the writer's clock. Keys:
 
     mirror/<link>/<instance>   fenced/<link>/<instance>   router/<instance>   controller/<instance>
+    rehearsal/<link>/<instance>
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = [
     "MirrorPresence",
     "PartitionProgress",
     "RefusedMember",
+    "RehearsalPresence",
     "RouterLimits",
     "RouterPresence",
     "ServedApi",
@@ -408,3 +410,17 @@ class ControllerPresence:
     @property
     def key(self) -> str:
         return f"controller/{self.instance}"
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalPresence:
+    """The report of a call of `rehearse` that goes on: nobody else may remove what belongs to the call's link."""
+
+    instance: str
+    link: str
+    applied: int
+    interval_ms: int
+
+    @property
+    def key(self) -> str:
+        return f"rehearsal/{self.link}/{self.instance}"

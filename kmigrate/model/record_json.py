@@ -19,6 +19,7 @@ from kmigrate.model.presences import (
     GroupReport,
     MirrorPresence,
     PartitionProgress,
+    RehearsalPresence,
     RouterPresence,
 )
 from kmigrate.model.records import (
@@ -68,6 +69,7 @@ Record = (
     | FencedProgress
     | RouterPresence
     | ControllerPresence
+    | RehearsalPresence
 )
 
 KINDS: dict[str, type[Record]] = {kind.__name__: kind for kind in typing.get_args(Record)}

@@ -24,6 +24,7 @@ from kmigrate.model.records import (
     group_key,
     topic_key,
 )
+from kmigrate.model.rehearsals import is_rehearsal
 from kmigrate.model.state import State
 
 __all__ = [
@@ -396,15 +397,17 @@ def finished(state: State) -> bool:
     """Return whether clients leave the routers: all links that mirrored anything are finished, and nothing is mirrored.
 
     A client takes all its topics to a broker's real address, so a single link that needs the routers keeps all clients.
+    Links of rehearsals do not count.
     """
     if not any(link.finished_ms for link in state.links()):
         return False
-    used = {topic.link for topic in state.topics(forgotten=True)}
-    used |= {group.link for group in state.groups(forgotten=True)}
+    topics = [topic for topic in state.topics(forgotten=True) if not is_rehearsal(topic.link)]
+    groups = [group for group in state.groups(forgotten=True) if not is_rehearsal(group.link)]
+    used = {topic.link for topic in topics} | {group.link for group in groups}
     return (
         all(link.finished_ms for link in state.links() if link.name in used)
-        and all(record.phase is TopicPhase.PROMOTED for record in state.topics(forgotten=True))
-        and all(record.phase is GroupPhase.PROMOTED for record in state.groups(forgotten=True))
+        and all(record.phase is TopicPhase.PROMOTED for record in topics)
+        and all(record.phase is GroupPhase.PROMOTED for record in groups)
     )
 
 

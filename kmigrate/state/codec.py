@@ -26,6 +26,7 @@ from kmigrate.model.presences import (
     FencedProgress,
     MirrorPresence,
     PartitionProgress,
+    RehearsalPresence,
     RouterPresence,
 )
 from kmigrate.model.record_json import Record, decode_part, decode_record, encode_record, number_of, plain
@@ -114,7 +115,7 @@ NEWER_LOG, OLDER_LOG = "newer-state-log", "older-state-log"
 ENVELOPE_HEADER = b"kmigrate"
 """The header of a tombstone that holds the tombstone's envelope."""
 
-Presence = MirrorPresence | RouterPresence | ControllerPresence
+Presence = MirrorPresence | RouterPresence | ControllerPresence | RehearsalPresence
 Report = Presence | FencedProgress
 
 

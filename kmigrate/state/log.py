@@ -24,7 +24,13 @@ from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
 from kmigrate.cluster.fetch import PlaceLostError, Tail
 from kmigrate.cluster.leaders import while_it_leads
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
-from kmigrate.model.presences import ControllerPresence, FencedProgress, MirrorPresence, RouterPresence
+from kmigrate.model.presences import (
+    ControllerPresence,
+    FencedProgress,
+    MirrorPresence,
+    RehearsalPresence,
+    RouterPresence,
+)
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.state import State
@@ -75,7 +81,7 @@ _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
 Decide = Callable[[State], Record | tuple[str, None] | None]
 """A function from the state to the record to write, (key, None) to delete, or None for nothing; may raise Refused."""
 
-_P = TypeVar("_P", MirrorPresence, RouterPresence, ControllerPresence)
+_P = TypeVar("_P", MirrorPresence, RouterPresence, ControllerPresence, RehearsalPresence)
 
 
 def _without_topics(record: MirrorPresence, why: str) -> MirrorPresence:
@@ -476,7 +482,7 @@ class StateLog:
             return name, None
         announced = self._announced.get(name)
         record = announced[1] if announced is not None and announced[0] == value else self._reader.read(value)
-        if not isinstance(record, MirrorPresence | FencedProgress | RouterPresence | ControllerPresence):
+        if not isinstance(record, Presence | FencedProgress):
             raise StrayRecordError("is no word of a process")
         if record.key != name:
             raise StrayRecordError("speaks for another process than its key names")

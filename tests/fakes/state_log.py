@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kmigrate.errors import WaitTimedOut
-from kmigrate.model.presences import ControllerPresence, MirrorPresence, RouterPresence
+from kmigrate.model.presences import ControllerPresence, MirrorPresence, RehearsalPresence, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.state.codec import Strays
 
 T = TypeVar("T")
-Presence = MirrorPresence | RouterPresence | ControllerPresence
+Presence = MirrorPresence | RouterPresence | ControllerPresence | RehearsalPresence
 
 
 class MemoryLog:

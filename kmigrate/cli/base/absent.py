@@ -24,7 +24,6 @@ ABSENT: Mapping[str, Absent] = {
     **dict.fromkeys(("revert", "failback", "demote"), _REVERT),
     "group rollback": Absent("rollback of groups", "a group stays at the target: its topics can be rolled back alone"),
     "--target-lost": Absent("rollback without the target", "a rollback needs both clusters: kmigrate rollback TOPIC"),
-    "rehearse": Absent("rehearsal", "each changing verb looks first and changes nothing with --plan"),
 }
 """Features by verb (without `kmigrate`) and by option."""
 

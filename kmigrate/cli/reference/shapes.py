@@ -19,6 +19,7 @@ from kmigrate.parity.report import PartitionRow, TimeStep, TopicRow
 from kmigrate.report.migration import Millis, ParitySummary
 from kmigrate.workflow.base.bootstraps import Bootstrap
 from kmigrate.workflow.groups.audit import MovedPosition
+from kmigrate.workflow.rehearsal.outcome import Rehearsed
 from kmigrate.workflow.status.aftermath import Aftermath
 from kmigrate.workflow.status.group_detail import MemberDetail, PartitionDetail
 from kmigrate.workflow.status.progress import GroupProgress, TopicProgress
@@ -98,6 +99,8 @@ __all__ = [
     "PromoteNotEqual",
     "PromotedTopic",
     "RecordPlace",
+    "Rehearsal",
+    "RehearsalResult",
     "Report",
     "ReportExport",
     "ReportLine",
@@ -279,6 +282,20 @@ class Promote(Plan):
 
     topics: NotRequired[list[PromotedTopic]]
     groups: NotRequired[list[GroupState]]
+
+
+class RehearsalResult(TypedDict):
+    """The outcome of a rehearsal; `equal`: nothing lost, doubled, reordered, altered, read again or skipped."""
+
+    equal: bool
+
+
+class Rehearsal(Plan):
+    """The plan of a rehearsal, what the promote of the real topics would meet now, and the outcome."""
+
+    real: list[Finding]
+    rehearsal: RehearsalResult | None
+    """null with --plan"""
 
 
 class ReportLine(TypedDict):
@@ -1289,6 +1306,7 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
     "report show": (Report,),
     "report export": (ReportExport,),
     "rollback": (Rollback,),
+    "rehearse": (Plan, Rehearsal),
     "status": (Snapshot,),
     "stragglers": (Stragglers,),
     "wait": (Wait,),
@@ -1332,5 +1350,6 @@ MERGED: Mapping[type, tuple[type, ...]] = {
     GroupsProgress: (GroupProgress,),
     Forecast: (TopicForecast,),
     Report: (ReportRecord,),
+    RehearsalResult: (Rehearsed,),
 }
 """Dataclasses whose fields a document has beside its own."""

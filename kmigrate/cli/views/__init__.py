@@ -9,6 +9,7 @@ routers       limits of routers, and clients that are still connected
 plans         plans and findings
 acls          the rights that kmigrate needs, and `kafka-acls.sh` commands
 bulk          a bulk copy
+rehearsals    the outcome of a rehearsal
 reports       reports of promotes and rollbacks
 migration     the report of a judged migration
 """

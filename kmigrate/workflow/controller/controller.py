@@ -38,6 +38,7 @@ from kmigrate.workflow.promote.outcome import go_forward, no_way_back
 from kmigrate.workflow.promote.rollback import TopicRollback
 from kmigrate.workflow.promote.sealing import Sealer, may_come_off
 from kmigrate.workflow.promote.topic import TopicPromotion
+from kmigrate.workflow.rehearsal.cleaning import RehearsalCleaner
 
 __all__ = ["Controller", "ControllerSettings"]
 
@@ -99,6 +100,7 @@ class Controller:
             "promote groups": self._auto.run,
             "promote on schedule": self._scheduled.run,
             "write reports": ReportWriter(connections, self._hooks).run,
+            "remove rehearsals": RehearsalCleaner(connections).run,
         }
         """Endless work of the controller that leads."""
         self._leading: dict[str, asyncio.Task[None]] = {}

@@ -23,6 +23,7 @@ from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.errors import KmigrateError, WaitTimedOut
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord, RouterRecord, TopicRecord
+from kmigrate.model.rehearsals import is_rehearsal
 from kmigrate.model.routes import DIRECT_LIMIT, finished, written_shift
 from kmigrate.model.state import State
 from kmigrate.model.words import advised, as_words
@@ -165,7 +166,8 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
         found.append(refuse("nothing-mirrored", f"link {link.name} has mirrored nothing", "kmigrate status"))
     if not found:
         found += retries(state, link.name, delivery_timeout_s, now)
-    waiting = [other.name for other in state.links() if other.name != link.name and not other.finished_ms]
+    others = [other for other in state.links() if other.name != link.name and not is_rehearsal(other.name)]
+    waiting = [other.name for other in others if not other.finished_ms]
     used = {topic.link for topic in state.topics(forgotten=True)}
     used |= {group.link for group in state.groups(forgotten=True)}
     found += [

@@ -24,6 +24,7 @@ from kmigrate.model.records import (
     TopicRecord,
     link_key,
 )
+from kmigrate.model.rehearsals import LINK_PREFIX, is_rehearsal
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
@@ -48,6 +49,8 @@ __all__ = [
     "check_link_name",
     "create_link",
     "delete_link",
+    "link_keys",
+    "put_back_memory",
     "refuse_finished",
     "resolve_link",
     "retries",
@@ -66,7 +69,7 @@ _DEFAULTS = LinkSettings()
 
 
 def resolve_link(state: State, name: str | None) -> LinkRecord:
-    """Return the named link, or the only link where no name is given."""
+    """Return the named link, or the only link of no rehearsal where no name is given."""
     if name is not None:
         found = state.link(name)
         if found is None:
@@ -78,7 +81,7 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
                 next_step="kmigrate link list, or kmigrate link create",
             )
         return found
-    links = state.links()
+    links = [link for link in state.links() if not is_rehearsal(link.name)]
     if len(links) == 1:
         return links[0]
     if not links:
@@ -137,6 +140,13 @@ async def create_link(connections: Connections, name: str, source: str, settings
 def check_link_name(name: str) -> None:
     """Raise UsageError if a name could make keys of another link, or has characters with a meaning in a shell."""
     whole = name.isprintable() and not any(each.isspace() or each in _NOT_IN_NAMES for each in name)
+    if is_rehearsal(name):
+        raise UsageError(
+            "bad-link-name",
+            f"{name!r} is no name for a link: names that begin with {LINK_PREFIX} belong to kmigrate rehearse",
+            still_true="nothing was changed",
+            next_step="choose another name",
+        )
     if whole and not name.startswith("-") and 0 < len(name) <= _LONGEST_NAME:
         return
     raise UsageError(
@@ -239,7 +249,7 @@ async def delete_link(connections: Connections, name: str, delivery_timeout_s: f
         for record in connections.log.state.topics(link.name)
         if record.copied_back
     ]
-    keys = _link_keys(connections.log.state, link.name)
+    keys = link_keys(connections.log.state, link.name)
     changes = ["pick up no more names by its expressions"] if link.topic_patterns or link.group_patterns else []
     changes += [f"forget {key}" for key in keys]
     changes += [
@@ -275,7 +285,8 @@ async def _open_sources(connections: Connections, link: LinkRecord) -> list[Find
     return found
 
 
-async def _put_back(connections: Connections, link: LinkRecord) -> None:
+async def put_back_memory(connections: Connections, link: LinkRecord) -> None:
+    """Put the target's `producer.id.expiration.ms` back to the value from before the link; raise a refusal."""
     former = link.restore_expiration or ""
     against = await restore_memory(connections.target, connections.target_admin, former)
     if against:
@@ -337,14 +348,14 @@ async def _drop_records(
         while keys and keys[-1] not in now.records:
             keys.pop()
         if len(keys) <= 1:  # other processes may have written more records meanwhile
-            keys[:] = reversed(_link_keys(now, link.name))
+            keys[:] = reversed(link_keys(now, link.name))
         return keys[-1], None
 
     while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
-        alone = len(keys) <= 2 and _link_keys(state, link.name) == [left.key]
+        alone = len(keys) <= 2 and link_keys(state, link.name) == [left.key]
         if alone and not left.finished_ms and raised_alone(state, left):
             # Only now: a link that stays needs the raised setting. The record, dropped next, alone knows the old value.
-            await _put_back(connections, left)
+            await put_back_memory(connections, left)
         state = await connections.log.append(drop)
         done += [f"forget {key}" for key in keys[-1:] if key not in state.records]
 
@@ -479,7 +490,7 @@ def refuse_finished(link: LinkRecord) -> None:
         )
 
 
-def _link_keys(state: State, link: str) -> list[str]:
+def link_keys(state: State, link: str) -> list[str]:
     """Return the keys of all records of a link, its own key last: after a crash the link can be deleted again."""
     parts = [key for key, record in state.records.items() if getattr(record, "link", None) == link]
     return [*sorted(parts), link_key(link)]

@@ -7,7 +7,7 @@ from kmigrate.model.records import ClusterRef, LinkRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.verified import Looked
 from kmigrate.verify.job import _grown
-from kmigrate.workflow.verbs.links import _link_keys
+from kmigrate.workflow.verbs.links import link_keys
 
 LINK = LinkRecord("blue", "u1", ClusterRef("old", "a:1"), ClusterRef("new", "b:1"), 0)
 TOPIC = TopicRecord("blue", "orders", TopicPhase.MIRRORING, 1, partitions=1)
@@ -40,4 +40,4 @@ def test_nothing_is_written_where_nothing_is_equal_or_the_topic_is_gone() -> Non
 def test_a_deleted_link_takes_along_what_was_verified_of_it() -> None:
     written = _grown(LINK, TOPIC, {0: Looked(0, 9, True)}, STATE)
     assert written is not None
-    assert written.key in _link_keys(STATE.with_record(written.key, written, 2), "blue")
+    assert written.key in link_keys(STATE.with_record(written.key, written, 2), "blue")

@@ -20,7 +20,6 @@ PROMISES = Path(__file__).parents[4] / "docs" / "promises.md"
     [
         (["failback", "orders"], "kmigrate failback", "other words for a rollback"),
         (["group", "rollback", "billing"], "kmigrate group rollback", "rollback of groups"),
-        (["rehearse", "orders"], "kmigrate rehearse", "rehearsal"),
         (["rollback", "orders", "--target-lost"], "kmigrate rollback --target-lost", "rollback without the target"),
     ],
 )

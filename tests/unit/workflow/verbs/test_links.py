@@ -368,8 +368,8 @@ def test_a_record_of_any_kind_goes_with_its_link(kind: type[Any]) -> None:
     key, record = f"{kind.__name__}/l", object.__new__(kind)
     object.__setattr__(record, "name" if kind is LinkRecord else "link", "l")
     wanted = [] if kind is LinkRecord else [key]
-    assert links._link_keys(State().with_record(key, record, 0), "l") == [*wanted, LINK.key]
-    assert links._link_keys(State().with_record(key, record, 0), "other") == ["link/other"]
+    assert links.link_keys(State().with_record(key, record, 0), "l") == [*wanted, LINK.key]
+    assert links.link_keys(State().with_record(key, record, 0), "other") == ["link/other"]
 
 
 def test_records_that_other_processes_write_during_a_delete_go_too() -> None:
