@@ -1,5 +1,7 @@
 """Runs commands of the configuration at named points of promotes and rollbacks; no command runs inside a fence.
 
+No command runs for the shadow topics of a rehearsal.
+
 A command gets the facts in its environment (`KMIGRATE_LINK`, `KMIGRATE_TOPIC`, …) and a JSON document on its standard
 input. The last lines of its output and its exit code go to the log and into the report of the request.
 """
@@ -20,6 +22,7 @@ from typing import Any
 from kmigrate.errors import Refused
 from kmigrate.model.record_json import plain
 from kmigrate.model.records import Action, Asked, TopicRecord
+from kmigrate.model.rehearsals import is_rehearsal
 from kmigrate.model.reports import HookPoint, HookRun, Outcome, ReportedKind, ReportRecord, report_key
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import until
@@ -56,7 +59,7 @@ class Hooks:
     def due_before_fence(self, record: TopicRecord) -> bool:
         """Return whether the command before the fence has yet to run for the topic's request."""
         wanted = bool(self.settings.commands.get(HookPoint.BEFORE_FENCE)) and record.asked is not None
-        return wanted and _key(record) not in self._before
+        return wanted and _key(record) not in self._before and not is_rehearsal(record.link)
 
     async def before_fence(self, record: TopicRecord) -> None:
         """Run the command before the fence; raise Refused where the command does not succeed."""
@@ -79,6 +82,8 @@ class Hooks:
 
     async def after_end(self, report: ReportRecord) -> tuple[HookRun, ...]:
         """Run the command for the end of a request; return the runs of the request."""
+        if is_rehearsal(report.link):
+            return ()
         before = self._before.pop(report.key, None)
         facts = _facts(report.link, report.what, report.name, report.asked)
         facts |= {"KMIGRATE_OUTCOME": report.outcome.value, "KMIGRATE_REASON": report.reason}

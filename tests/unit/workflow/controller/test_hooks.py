@@ -17,6 +17,7 @@ from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import Action, Asked, TopicRecord
+from kmigrate.model.rehearsals import link_of
 from kmigrate.model.reports import HookPoint, HookRun, Outcome, ReportedKind, ReportRecord
 from kmigrate.workflow.controller import hooks
 from kmigrate.workflow.controller.hooks import Hooks, HookSettings
@@ -78,6 +79,12 @@ def test_a_command_before_the_fence_gets_the_request() -> None:
     asked = {"action": "promote", "at_ms": 1_000, "by": "ann@desk"}
     assert document == {"link": "l", "what": "topic", "name": "t", "asked": asked}
     assert made.due_before_fence(replace(RECORD, asked=replace(ASKED, at_ms=2_000)))
+
+
+def test_no_command_runs_for_the_shadow_topics_of_a_rehearsal() -> None:
+    link = link_of("ab12")
+    assert not hooks_of(HookPoint.BEFORE_FENCE, python(TELL)).due_before_fence(replace(RECORD, link=link))
+    assert after_end(hooks_of(HookPoint.AFTER_FLIP, python(TELL)), replace(REPORT, link=link)) == ()
 
 
 @pytest.mark.parametrize(
