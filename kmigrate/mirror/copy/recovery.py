@@ -102,20 +102,22 @@ class Recovery:
 
         A marker that a long window lacks shifts all records behind the marker, so a look at the newest is enough.
         """
-        offset = await self._first_stray(lane, tail.data_end - _COMPARED_OFFSETS, tail.data_end)
-        if offset is None or offset < (await self._source_range(lane)).start:  # deleted on the source meanwhile
-            return
-        raise _diverged(
-            lane,
-            f"holds a record at offset {offset} on the target that the source does not hold there: a control marker "
-            "is missing before the record, or another wrote to the target",
-            f"{delete_unneeded(lane.topic)}, then mirror it again before any client reads it",
-        )
+        first = max(lane.target.position, lane.log_start, tail.data_end - _COMPARED_OFFSETS)
+        while (offset := await self._first_stray(lane, first, tail.data_end)) is not None:
+            held = await self._source_range(lane)
+            if first in held and offset in held:
+                raise _diverged(
+                    lane,
+                    f"holds a record at offset {offset} on the target that the source does not hold there: a control "
+                    "marker is missing before the record, or another wrote to the target",
+                    f"{delete_unneeded(lane.topic)}, then mirror it again before any client reads it",
+                )
+            if offset >= held.stop:
+                return  # the source was cut, or its new leader does not show all of the log yet
+            first = held.start
 
     async def _first_stray(self, lane: Lane, first: int, end: int) -> int | None:
-        """Return the target's first new offset that holds another record than the source; None if there is none."""
-        held = await self._source_range(lane)
-        first, end = max(first, lane.target.position, lane.log_start, held.start), min(end, held.stop)
+        """Return the target's first offset from `first` on that holds another record than the source; None if none."""
         if first >= end:
             return None
         ours = await self._batches(self._target, lane, first, end)

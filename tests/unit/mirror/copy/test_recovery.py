@@ -183,13 +183,14 @@ def recovered(
     epoch: int = 0,
     position: int = -1,
     start: int = 0,
+    source_end: int = -1,
 ) -> Lane:
     """Return a lane of a process that has just started, or that has lost its `position`.
 
     `ours` are the last batches of the target, `theirs` those of the source from `start` on.
     """
     lane = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
-    target, source = object(), Source(start, end)
+    target, source = object(), Source(start, end if source_end < 0 else source_end)
     if position >= 0:
         lane.recovered(position, 1, position, epoch)
         lane.fill_failed("no answer", unknown=False)
@@ -197,7 +198,9 @@ def recovered(
     async def look(*_: Any, **__: Any) -> LogTail:
         return LogTail(end, 1, end, epoch)
 
-    async def batches(client: object, *_: Any) -> list[Batch]:
+    async def batches(client: object, _: Lane, at: int, end: int) -> list[Batch]:
+        if client is source and at < start:
+            return []  # out of range
         found = walk(memoryview(bytearray(ours if client is target else theirs)))
         return [each for each in found if not each.is_control]
 
@@ -302,7 +305,18 @@ def test_a_shift_by_a_marker_that_a_long_window_lacks_stops_the_partition(
 
 def test_records_that_the_source_has_deleted_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = batch(3, 1, attributes=MARKER) + one(4)
-    assert recovered(monkeypatch, 5, one(2, value=b"gone") + one(4), theirs, epoch=1, start=3).target.position == 5
+    for ours in (one(2, value=b"gone") + one(4), one(4)):
+        assert recovered(monkeypatch, 5, ours, theirs, epoch=1, start=3).target.position == 5
+    other = recovered(monkeypatch, 5, one(3) + one(4), theirs, epoch=1, start=3)
+    assert other.report.problem.startswith("diverged: t-0 holds a record at offset 3 on the target")
+
+
+def test_records_that_the_source_does_not_show_any_more_are_left_to_the_look_at_the_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After an unclean election the source is cut, and a new leader's high watermark may lag for a moment."""
+    found = recovered(monkeypatch, 5, one(3) + one(4), one(3), epoch=1, position=3, source_end=4)
+    assert found.target.position == 5
 
 
 def test_a_lane_asks_for_the_batches_of_its_own_era_only(monkeypatch: pytest.MonkeyPatch) -> None:
