@@ -285,12 +285,27 @@ def test_the_seal_comes_off_again_and_the_topic_s_own_limit_is_put_back(run: Mig
     run.make_topic("own", 1, config={"max.message.bytes": "2000000"})
     run.does("topic", "mirror", "own")
     put(Producer({"bootstrap.servers": run.routers}), "own", "before")
+    run.does("promote", "own", "--yes")
+    assert topic_status(run, "own")["source_closed"] == "open", "the copy of the way back has to pass"
     run.does("promote", "own", "--no-way-back", "--yes")
     wait_until(lambda: topic_status(run, "own")["source_closed"] == "closed", 20, "the source to be closed")
     run.does("promote", "own", "--no-seal", "--yes")
     wait_until(lambda: topic_status(run, "own")["source_closed"] == "open", 20, "the source to be open again")
     assert limit(run.source.bootstrap, "own") == "2000000"
     assert delivered(run.source.bootstrap, "own", FILLING) == ""
+
+
+def test_a_late_record_ends_the_way_back_and_the_source_is_closed_and_watched(run: Migration) -> None:
+    promote(run, "kept")
+    put(Producer({"bootstrap.servers": run.routers}), "kept", "after")
+    wait_until(lambda: values(run.source.bootstrap, "kept") == ["before", "after"], 20, "the copy to the source")
+    assert delivered(run.source.bootstrap, "kept", FILLING) == ""
+    wait_until(lambda: topic_status(run, "kept")["way_back"].startswith("ended"), 10, "the way back to end")
+    wait_until(lambda: topic_status(run, "kept")["source_closed"] == "closed", 20, "the source to be closed")
+    wait_until(lambda: [each["records"] for each in topic_status(run, "kept")["late"]] == [1], 20, "the late record")
+    refused = run.cli("rollback", "kept", "--yes")
+    assert (refused.code, refused.told["error"]) == (3, "no-way-back")
+    assert "offset 2" in refused.told["what"], refused.told
 
 
 def test_every_record_of_writers_past_the_router_is_accounted_for(run: Migration) -> None:

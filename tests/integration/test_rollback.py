@@ -158,7 +158,7 @@ def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration
 
     for _ in range(2):
         promote(run)
-        run.again("rollback", *TOPICS, "--yes", during=strike)
+        run.again("rollback", *ALL, "--yes", during=strike)
         run.writers_go_on(100)
     time.sleep(2)
     assert_clean(run, *TOPICS, but_for="commit _WAIT_COORD" if victim == "router" else None)
