@@ -154,7 +154,8 @@ def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration
         time.sleep(0.3)
         run.start(victim)
         if victim == "router":
-            run.does("router", "forget", "router", "--dead", "--yes")
+            forget = ("router", "forget", "router", "--dead", "--yes")
+            wait_until(lambda: run.cli(*forget).code == 0, 20, "the earlier process to be called dead")
 
     for _ in range(2):
         promote(run)

@@ -6,7 +6,7 @@ a. Nothing of the link is forwarded, held or unsettled: topics and groups are pr
 b. No write from before a flip can be sent again. The gate tells such a repetition from a first write, and a broker
    cannot (B3, B7). A producer gives up within its delivery timeout, so waiting that long after the last flip is enough.
 c. Every producer's sequences at the target are the producer's own. They are while a route has generation 0. After a
-   rollback the target knows producers under translated ids: such a producer has to restart after the finish.
+   rollback the target knows producers under translated ids. A producer that wrote there before, too, has to restart.
 d. The clients' protocol and logins work at the target, too: the protocol is the same, the target judges the logins.
 e. No member of a promoted group is on the source: nobody names such a member any more after the finish.
 f. The source took nothing after a flip that the target lacks: nobody looks there any more afterwards.
@@ -16,10 +16,10 @@ h. No topic is copied back to the source any more: the finish ends each way back
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kmigrate.cluster.client import PRODUCER_EXPIRATION
+from kmigrate.cluster.client import PRODUCER_EXPIRATION, ProducerState
 from kmigrate.errors import KmigrateError, WaitTimedOut
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord, RouterRecord, TopicRecord
@@ -42,6 +42,8 @@ from kmigrate.workflow.verbs.way_back import ending, open_way_backs
 
 __all__ = ["FinishProposal", "Left", "SayLeft", "finish_link", "left_behind", "undo_finish", "wait_left"]
 
+_MOST_IDS = 5
+"""Maximum number of producer ids that a finding names."""
 _LATELY_MS = 15 * 60 * 1000
 """Age up to which a write shows that its producer may still run."""
 _QUIET_S = 2.0
@@ -217,28 +219,47 @@ async def _beyond_the_copy(
 
 
 async def _translated_ids(connections: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:
-    """Name topics that were rolled back, and refuse while producers with translated ids have written lately (c)."""
+    """Refuse while a producer writes under a translated id that the target also knows untranslated (condition c).
+
+    The target takes any first sequence of an id that a partition does not know. A partition that knows the id from
+    before the first rollback would refuse the producer's next batch.
+    """
     topics = [topic for topic in connections.log.state.topics(link.name) if topic.generation]
     keys = [key for topic in topics for key in topic.topic_partitions]
-    shifts = {topic.topic: written_shift(link, topic) for topic in topics}
     described = await connections.target.describe_producers(keys) if keys else {}
     since = connections.log.now_ms() - _LATELY_MS
-    lately = {
-        topic
-        for (topic, _), (_, producers) in described.items()
-        for producer in producers
-        if 0 <= producer.producer_id - shifts[topic] < DIRECT_LIMIT and producer.last_timestamp >= since
-    }
-    return [
-        Finding(
-            "refuse" if topic.topic in lately and not accepted else "warn",
-            "former-ids",
-            f"topic {topic.topic} was rolled back (generation {topic.generation}): the target knows its producers "
-            "under ids that only routers translate",
-            f"restart the producers of {topic.topic} right after the finish, and say so: --accept-restarts",
+    found: list[Finding] = []
+    for topic in topics:
+        known = {key: producers for key, (_, producers) in described.items() if key[0] == topic.topic}
+        twice = _known_twice(written_shift(link, topic), known)
+        if not twice:
+            continue
+        lately = any(last >= since for last in twice.values())
+        ids = ", ".join(map(str, sorted(twice)[:_MOST_IDS]))
+        more = f" and {len(twice) - _MOST_IDS} more" if len(twice) > _MOST_IDS else ""
+        found.append(
+            Finding(
+                "refuse" if lately and not accepted else "warn",
+                "former-ids",
+                f"topic {topic.topic} was rolled back: the target would refuse the next batch of producer id "
+                f"{ids}{more}, whose newest batches it knows under a translated id",
+                "restart that producer with the router's address: it gets a new id; or, where it is restarted right "
+                "after the finish: --accept-restarts",
+            )
         )
-        for topic in topics
-    ]
+    return found
+
+
+def _known_twice(shift: int, described: Mapping[tuple[str, int], Iterable[ProducerState]]) -> dict[int, int]:
+    """Return the clients' ids that a partition knows translated and untranslated, with the time of the last batch."""
+    found: dict[int, int] = {}
+    for producers in described.values():
+        states = {state.producer_id: state for state in producers}
+        for producer_id, state in states.items():
+            client_id = producer_id - shift
+            if 0 <= client_id < DIRECT_LIMIT and client_id in states:
+                found[client_id] = max(state.last_timestamp, found.get(client_id, 0))
+    return found
 
 
 async def _member_guards(connections: Connections, link: LinkRecord, *, accepted: bool) -> list[Finding]:

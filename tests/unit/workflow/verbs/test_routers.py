@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -85,6 +86,15 @@ def test_of_a_router_that_runs_only_its_earlier_processes_can_be_called_dead() -
     assert left(log) == {"router/r": ROUTER}
     with pytest.raises(Refused, match="router r is running"):
         forget(log, dead=True)
+
+
+def test_a_router_that_was_started_again_has_the_address_of_its_earlier_process(network: Network) -> None:
+    """A restarted router answers where its earlier process was, so the answer says nothing about that process."""
+    log = MemoryLog(replace(ROUTER, bootstrap=AT), replace(STRAY, bootstrap=AT))
+    log.say(RouterPresence("i2", "r", 1, 500))
+    network.leads[AT] = Leads.ROUTER
+    forget(log, dead=True)
+    assert "stray/r" not in left(log)
 
 
 def test_a_plan_changes_nothing_and_an_unknown_router_is_refused() -> None:
