@@ -78,6 +78,7 @@ class MirrorEngine:
         self._reverse = ReverseCopy(
             link,
             owner_term=self._owner_term,
+            may_write=self._may_write,
             is_free=lambda key: self._copier is None or not self._copier.holds(key),
             on_move=self._moved,
             on_begin=self._assign_again,
@@ -169,6 +170,7 @@ class MirrorEngine:
             link_settings=lambda: self._link.link_settings,
             maps=MapStore(self._maps, link.uuid),
             owner_term=self._owner_term,
+            may_write=self._may_write,
             pipelining=not forgets,
             request_limit=await request_limit(self._link.target, self._link.target_admin),
             late_writes=self._late_writes,
@@ -325,6 +327,10 @@ class MirrorEngine:
         ours = {p: start for p, start in era.starts.items() if owner_of(state, record, p) == self._link.instance}
         term = lease.term if lease is not None else 0
         return follows, era.direction, mirrored_topic(record, era, ours, term)
+
+    def _may_write(self) -> bool:
+        """Return whether this process has acted on all decisions that others may have made about its partitions."""
+        return self._applied == self._link.state.epoch and self._membership.may_write()
 
     def _owner_term(self, key: tuple[str, int]) -> int:
         """Return the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""

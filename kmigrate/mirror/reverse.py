@@ -41,6 +41,7 @@ class ReverseCopy:
         link: MirroredLink,
         *,
         owner_term: Callable[[Key], int],
+        may_write: Callable[[], bool],
         is_free: Callable[[Key], bool],
         on_move: Callable[[Lane], None],
         on_begin: Callable[[], None],
@@ -48,6 +49,7 @@ class ReverseCopy:
         """Create a reverse copy; `on_begin` is called when a new copier waits for its topics."""
         self._link = link
         self._owner_term = owner_term
+        self._may_write = may_write
         self._is_free = is_free
         self._on_move = on_move
         self._on_begin = on_begin
@@ -123,6 +125,7 @@ class ReverseCopy:
             settings,
             link_settings=lambda: self._link.link_settings,
             owner_term=self._owner_term,
+            may_write=self._may_write,
             pipelining=await remembers_long(source, admin),
             request_limit=await request_limit(source, admin),
             late_writes=self._left,

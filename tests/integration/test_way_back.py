@@ -6,6 +6,7 @@ The tests write the records of a flip and of a rollback themselves: these tests 
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -73,6 +74,17 @@ async def rolled_back(world: World, topic: str) -> None:
     await world.change(topic, flip)
 
 
+async def owned_by(world: World, topic: str, *instances: str) -> None:
+    """Wait until these processes own all partitions."""
+
+    def found(state: State) -> bool | None:
+        made = state.assignment(world.link)
+        owners = {assigned(made, topic, p).removeprefix(f"{world.link}-") for p in range(PARTITIONS)}
+        return (owners == set(instances) and len(world.progress(topic)) == PARTITIONS) or None
+
+    await world.log.wait(found, 30, f"{instances} to own {topic}")
+
+
 async def ended(world: World, topic: str) -> str:
     """Return the reason why the way back has ended."""
 
@@ -88,9 +100,10 @@ def write(cluster: KafkaCluster, topic: str, count: int = 200, first: int = 0) -
     produce(cluster.bootstrap, topic, count, partitions=PARTITIONS, first=first)
 
 
-def test_the_source_stays_identical_while_mirrors_die_and_through_changes_of_direction(
+def test_the_source_stays_identical_while_mirrors_sleep_and_die_and_through_changes_of_direction(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
+    """A mirror sleeps through the promote, and wakes up with records of the copy back in the source's answer."""
     topic = unique_name("back")
     make_topic(source, topic, partitions=PARTITIONS)
     write(source, topic)
@@ -103,15 +116,24 @@ def test_the_source_stays_identical_while_mirrors_die_and_through_changes_of_dir
         async with link_between(source, target, unique_name("link")) as world:
             with mirror_process(world, "a") as first, mirror_process(world, "b"):
                 await world.copied(topic)
+                await owned_by(world, topic, "a", "b")
+                first.send_signal(signal.SIGSTOP)
+                await owned_by(world, topic, "b")
                 await promoted(world, topic)
-                with all_the_time(at_target, first=1_000):
-                    await world.until(topic, lambda told: told[0].position > 300, "records to be copied back")
+                write(target, topic, first=1_000)
+                await world.caught_up(topic)
+                first.send_signal(signal.SIGCONT)
+                await owned_by(world, topic, "a", "b")
+                told = read_all(target.bootstrap, topic)
+                assert sum(map(len, told.values())) == 400, "the copy back is not copied to the target once more"
+
+                with all_the_time(at_target, first=2_000):
+                    await world.until(topic, lambda told: 0 in told and told[0].position > 300, "records to go back")
                     first.kill()
                     await asyncio.to_thread(transactions, target.bootstrap, topic, 5, name=topic, partitions=PARTITIONS)
                 await world.caught_up(topic)
                 assert_identical(world, topic, at_least=1_000)
-                made = world.log.state.assignment(world.link)
-                assert {assigned(made, topic, p) for p in range(PARTITIONS)} == {f"{world.link}-b"}
+                await owned_by(world, topic, "b")
 
                 await rolled_back(world, topic)
                 write(source, topic, first=50_000)

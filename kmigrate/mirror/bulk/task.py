@@ -123,10 +123,15 @@ class BulkTry:
             job.settings,
             link_settings=self._link_settings,
             owner_term=lambda key: self._claims.term(*key),
+            may_write=self._may_write,
             pipelining=job.pipelining,
             request_limit=job.request_limit,
         )
         self.copier = Copier(context)
+
+    def _may_write(self) -> bool:
+        """Return whether this try has acted on all decisions that others may have made about its partitions."""
+        return self._applied == self._log.state.epoch and self._membership.may_write()
 
     def _link_settings(self) -> LinkSettings:
         link = self._log.state.link(self._job.link)

@@ -43,6 +43,8 @@ class CopyContext:
     maps: MapStore | None = None
     owner_term: Callable[[Key], int] = lambda _: 1
     """Returns the term for writes to a partition without compare-and-set; 0 if this process may not write so now."""
+    may_write: Callable[[], bool] = lambda: True
+    """Tells whether this process has acted on all decisions that others may have made about its partitions."""
     pipelining: bool = True
     request_limit: int = 100 << 20
     late_writes: Collection[Key] = ()

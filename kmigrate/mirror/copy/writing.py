@@ -123,6 +123,7 @@ class TargetWriter:
         self._in_flight = settings.in_flight if context.pipelining else 1
         self._request_limit = context.request_limit - _REQUEST_HEAD
         self._owner_term = context.owner_term
+        self._may_write = context.may_write
         self._attend = attend
         self._answered = answered
         self._left_out: dict[tuple[int, int], Lane | None] = {}
@@ -193,6 +194,8 @@ class TargetWriter:
     def _gather(self, node: int, slot: int, lanes: list[Lane], connection: BrokerConnection) -> list[Sent]:
         """Return at most one batch of each lane, for as many lanes as have room."""
         out: list[Sent] = []
+        if not self._may_write():
+            return out
         most = self._sizes[node, slot].size
         size, now = 0, now_ms()
         left_out: Lane | None = None

@@ -43,6 +43,8 @@ class Membership:
         self._announced = -inf
         self._back = -inf
         """Time of the first presence after a silence in which others may have replaced us; −inf once that is clear."""
+        self._was_silent = False
+        """True if that silence was so long that others may have called this process silent."""
         self._began = monotonic()
 
     def announced(self, sent: float) -> None:
@@ -50,6 +52,7 @@ class Membership:
         now = boottime()
         if self._announced > -inf and now - self._announced >= self.sure_s:
             self._back = now
+            self._was_silent = self._was_silent or now - self._announced >= self._lease_s
         self._announced = sent
 
     def sure(self) -> bool:
@@ -58,6 +61,14 @@ class Membership:
         The caller compares the owner in the known state; this method tells whether that state may lack a replacement.
         """
         return self._back == -inf and boottime() - self._announced < self.sure_s
+
+    def may_write(self) -> bool:
+        """Return whether no process can have called this process silent, so that all its writes are still in turn.
+
+        Compare-and-set protects a partition from a former owner in the same direction. After a change of direction the
+        records that a former owner reads are copies of the records on the log to which the former owner writes.
+        """
+        return not self._was_silent and boottime() - self._announced < self._lease_s
 
     async def come_back(self) -> None:
         """Learn after each silence the others' decisions, for ever; raise the errors of the state log."""
@@ -74,6 +85,7 @@ class Membership:
                 continue
             if self._back == back:
                 self._back = -inf
+                self._was_silent = False
 
     def hears_itself(self) -> bool:
         mine = self.log.presence.get(mirror_key(self.link, self.instance))

@@ -35,7 +35,7 @@ from kmigrate.model.records import (
     TopicRecord,
 )
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.net.clock import monotonic
+from kmigrate.net.clock import boottime, monotonic
 from kmigrate.state.codec import Report
 from kmigrate.state.log import StateLog
 from tests.fakes.state_log import MemoryLog
@@ -242,3 +242,15 @@ def test_brokers_that_are_sent_no_windows_are_named() -> None:
     it._holes = cast("HoleMaker", SimpleNamespace(slow_brokers=frozenset({3, 1}), in_turn=frozenset(), window_s=0.0))
     (note,) = it._presence().notes
     assert note.startswith("holes-apart: target ") and "brokers 1, 3 go on behind a refused" in note
+
+
+def test_nothing_is_written_under_a_state_that_is_not_the_newest_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest state may have ended the copy of a topic, whose log then belongs to the clients."""
+    log = MemoryLog(LEASE, TOPIC, SHARED)
+    it = engine(log)
+    it._applied = log.state.epoch
+    assert not it._may_write(), "nobody has heard of it yet"
+    it._membership.announced(boottime())
+    assert it._may_write()
+    log._put(TOPIC.key, replace(TOPIC, phase=TopicPhase.PROMOTED))
+    assert not it._may_write()

@@ -406,3 +406,12 @@ def test_a_request_has_no_more_than_the_line_has_carried_of_late() -> None:
     for _ in range(3):
         crowd.copier._writer._sizes[1, 0].late()
     assert len(crowd.request()) == 1
+
+
+def test_a_process_that_may_have_missed_a_decision_sends_nothing() -> None:
+    crowd = Crowd(2)
+    may_write = [False]
+    crowd.copier._writer._may_write = lambda: may_write[0]
+    assert crowd.request() == []
+    may_write[0] = True
+    assert set(crowd.request()) == set(crowd.lanes)

@@ -179,3 +179,38 @@ def test_a_word_that_was_on_its_way_for_long_is_no_proof_that_the_others_had_it_
 def test_words_of_other_links_are_not_heard(scene: Scene) -> None:
     scene.hear("other", link="another")
     assert scene.membership.presences() == []
+
+
+def test_a_process_writes_until_others_may_have_called_it_silent(scene: Scene) -> None:
+    it = scene.membership
+    assert not it.may_write(), "nobody has heard of it"
+    it.announced(scene.now)
+    scene.now += LEASE_S - 0.1
+    assert (it.sure(), it.may_write()) == (False, True), "a late presence alone stops no plain copy"
+    scene.slept += 0.1
+    assert not it.may_write(), "the machine's sleep counts"
+
+
+@pytest.mark.parametrize("silence_s", [2.0, 3.0])
+def test_after_a_long_silence_a_process_writes_again_once_it_knows_the_decisions_of_the_others(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, silence_s: float
+) -> None:
+    it = scene.membership
+    it.announced(scene.now)
+    scene.now += silence_s
+    it.announced(scene.now)
+    assert it.may_write() == (silence_s < LEASE_S)
+
+    async def sleep(seconds: float) -> None:
+        scene.now += max(0.0, seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(membership, "sleep", sleep)
+
+    async def back() -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(it.come_back(), 0.05)
+
+    asyncio.run(back())
+    it.announced(scene.now)
+    assert it.may_write()
