@@ -99,7 +99,9 @@ async def promote(
     ] = False,
     seal: Annotated[
         bool | None,
-        typer.Option("--seal/--no-seal", help="Have the source refuse writes after the flip (the default), or not."),
+        typer.Option(
+            "--seal/--no-seal", help="Have the source refuse writes once the promote is final (the default), or not."
+        ),
     ] = None,
     on_late: Annotated[
         OnLate | None,
