@@ -9,13 +9,27 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from kmigrate.sandbox.client_specs import ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.command_line import program
 from tests.integration.migration import Migration, fresh_migration, wait_until
 
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""An authorizer that lets in all who come without a login."""
 TOPICS = ("plain", "paid", "profiles")
 _OWN = ("__kmigrate_", "__consumer_offsets", "__transaction_state")
 
@@ -23,7 +37,9 @@ _OWN = ("__kmigrate_", "__consumer_offsets", "__transaction_state")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
     settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 1.0\n"
-    with fresh_migration(tmp_path_factory.mktemp("rehearsal"), settings) as made:
+    with fresh_migration(tmp_path_factory.mktemp("rehearsal"), settings, config=AUTHORIZER) as made:
+        allow(made.source, "plain", ResourcePatternType.LITERAL)
+        allow(made.source, "kmigrate-rehearsal-", ResourcePatternType.PREFIXED)
         made.make_topic("plain", 3)
         made.make_topic("paid", 2)
         made.make_topic("profiles", 2, config={"cleanup.policy": "compact", "segment.ms": "600000"})
@@ -36,8 +52,29 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
         yield made
 
 
+def allow(cluster: KafkaCluster, topic: str, pattern: ResourcePatternType) -> None:
+    """Let a reader read a topic, or all topics with a prefix: the mirror carries the ACL over to each copy."""
+    who, rest = "User:reader", ("*", AclOperation.READ, AclPermissionType.ALLOW)
+    rule = AclBinding(ResourceType.TOPIC, topic, pattern, who, *rest)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for future in admin.create_acls([rule]).values():
+        future.result()
+
+
+ANY_NAME: Any = None
+ALL_RULES = AclBindingFilter(
+    ResourceType.ANY,
+    ANY_NAME,
+    ResourcePatternType.ANY,
+    ANY_NAME,
+    ANY_NAME,
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
+
+
 def estate(cluster: KafkaCluster) -> dict[str, Any]:
-    """Return the topics of a cluster with partitions, replicas and configs, and its groups with their positions."""
+    """Return a cluster's topics with partitions, replicas and configs, groups with their positions, and ACLs."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     known = admin.list_topics(timeout=10).topics
     topics = {name: topic for name, topic in known.items() if not name.startswith(_OWN)}
@@ -52,6 +89,7 @@ def estate(cluster: KafkaCluster) -> dict[str, Any]:
             name: {p: sorted(each.replicas) for p, each in topic.partitions.items()} for name, topic in topics.items()
         },
         "configs": {name: {key: each.value for key, each in of.items()} for name, of in configs.items()},
+        "acls": sorted(map(str, admin.describe_acls(ALL_RULES).result())),
         "groups": {
             name: sorted((at.topic, at.partition, at.offset) for at in each.topic_partitions)
             for name, each in positions.items()
@@ -65,6 +103,7 @@ def both(run: Migration) -> list[dict[str, Any]]:
 
 def test_a_rehearsal_under_live_traffic_leaves_both_clusters_as_they_were(run: Migration) -> None:
     before, links = both(run), run.does("link", "list")
+    assert [len(each["acls"]) for each in before] == [2, 1], before  # the mirror has carried one ACL over
     done = run.cli("rehearse", *TOPICS, "--traffic", "2", "--yes")
     told = done.told
     assert done.code == 3, (told, run.logs())  # the real producers have not moved to the router

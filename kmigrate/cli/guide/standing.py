@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.rehearsals import is_rehearsal
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, Snapshot, TopicStatus
 
 __all__ = ["GroupStanding", "Standing", "TopicStanding", "standing_of"]
@@ -74,7 +75,8 @@ class Standing:
 
 def standing_of(place: str, clusters: Collection[str], shot: Snapshot | None, link: str | None) -> Standing:
     """Return where the named link stands, or the only link; without a snapshot there is no state log yet."""
-    links = {each.name: each for each in shot.links} if shot is not None else {}
+    known = shot.links if shot is not None else ()
+    links = {each.name: each for each in known if not is_rehearsal(each.name)}
     bare = Standing(place, tuple(sorted(clusters)), tuple(sorted(links)))
     chosen = links.get(link) if link else next(iter(links.values())) if len(links) == 1 else None
     return bare if shot is None or chosen is None else _of_link(bare, shot, chosen)

@@ -17,6 +17,7 @@ from typing import Literal
 from kmigrate.model.digits import whole_number
 from kmigrate.model.lifecycle import ROLLING_BACK, GroupPhase, TopicPhase
 from kmigrate.model.nearest import nearest
+from kmigrate.model.rehearsals import is_rehearsal
 from kmigrate.workflow.status.snapshot import Snapshot
 
 __all__ = ["EXPECTED", "Condition", "Scope", "Verdict", "meant_condition", "parse_condition"]
@@ -50,6 +51,10 @@ class Scope:
     topics: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
 
+    def covers(self, link: str) -> bool:
+        """Return whether a link belongs to the part; all links are all links except those of rehearsals."""
+        return link == self.link if self.link is not None else not is_rehearsal(link)
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -70,10 +75,10 @@ class Condition:
             case "lag":
                 return self._lag(shot, scope)
             case "topics":
-                phases = {t.topic: _named(t.phase) for t in shot.topics if scope.link in (None, t.link)}
+                phases = {t.topic: _named(t.phase) for t in shot.topics if scope.covers(t.link)}
                 return self._phases("topic", scope.topics or sorted(phases), phases, _TOPIC_PHASES)
             case "groups":
-                states = {g.group: g.phase for g in shot.groups if scope.link in (None, g.link)}
+                states = {g.group: g.phase for g in shot.groups if scope.covers(g.link)}
                 return self._phases("group", scope.groups or sorted(states), states, list(GroupPhase))
             case "running":
                 return self._running(shot, scope.link)
@@ -81,7 +86,7 @@ class Condition:
                 return Verdict(False, f"{self.number:g} s to pass")
 
     def _lag(self, shot: Snapshot, scope: Scope) -> Verdict:
-        lags = {t.topic: t.lag for t in shot.topics if scope.link in (None, t.link)}
+        lags = {t.topic: t.lag for t in shot.topics if scope.covers(t.link)}
         names = scope.topics or sorted(lags)
         for topic in names:
             if topic not in lags:

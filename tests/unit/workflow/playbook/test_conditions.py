@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.rehearsals import link_of
 from kmigrate.workflow.playbook.conditions import Scope, parse_condition
 from kmigrate.workflow.status.snapshot import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 
@@ -50,6 +53,16 @@ def test_a_condition_holds_or_names_what_it_waits_for(text: str, shot: Snapshot,
     verdict = condition.judge(shot)
     assert verdict.holds is holds
     assert waits_for in verdict.waits_for
+
+
+def test_a_condition_on_all_links_does_not_wait_for_a_rehearsal() -> None:
+    shadow = replace(_topic("s", TopicPhase.MIRRORING, 9), link=link_of("ab12"))
+    shot = _shot((_topic("a", TopicPhase.PROMOTED, 0), shadow))
+    for text in ("topics promoted", "lag <= 0"):
+        condition = parse_condition(text)
+        assert condition is not None
+        assert condition.judge(shot).holds
+        assert not condition.judge(shot, Scope(link=shadow.link)).holds
 
 
 def test_a_condition_looks_at_the_named_topics_only() -> None:
