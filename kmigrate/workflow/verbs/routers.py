@@ -74,7 +74,7 @@ async def _goes_on(connections: Connections, router: RouterRecord) -> bool:
 
 async def _answers(connections: Connections, router: RouterRecord) -> bool:
     """Return True if a router without presence messages answers at its address."""
-    found = await _signs_of_life(connections, router.name, [router.bootstrap])
+    found = await _signs_of_life(connections, router.name, [router.bootstrap], silent=router.instance)
     return any(each.ref == "router-answers" for each in found)
 
 
@@ -132,13 +132,17 @@ def _unchanged(name: str, *, runs: bool) -> Finding:
     return ok("router-forgotten", known, f"kmigrate router forget {name} --dead")
 
 
-async def _signs_of_life(connections: Connections, name: str, addresses: Iterable[str]) -> list[Finding]:
+async def _signs_of_life(
+    connections: Connections, name: str, addresses: Iterable[str], silent: str = ""
+) -> list[Finding]:
     """Return findings for what answers or listens at a dead router's addresses, except those of known routers.
 
-    A router that was killed and started again has the address of its earlier process.
+    A router that was killed and started again has the address of its earlier process. The last presence of the `silent`
+    instance says nothing about its address.
     """
     instances = {router.instance: router.bootstrap for router in connections.log.state.routers()}
-    heard = [r for r in connections.log.alive(RouterPresence) if r.name != name or r.instance in instances]
+    alive = [router for router in connections.log.alive(RouterPresence) if router.instance != silent]
+    heard = [router for router in alive if router.name != name or router.instance in instances]
     others = {router.bootstrap or instances.get(router.instance, "") for router in heard}
     found: list[Finding] = []
     for address in sorted(set(addresses) - others - {""}):
