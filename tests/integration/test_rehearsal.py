@@ -116,8 +116,10 @@ def test_a_rehearsal_under_live_traffic_leaves_both_clusters_as_they_were(run: M
     assert found["paid"]["copied"] > 50
     assert found["profiles"]["synthetic"] > 50
     assert all(each["records"] == each["acknowledged"] > 0 for each in found.values())
-    assert all(each["promote"]["pause"]["max"] >= 0 for each in found.values()), found
-    assert all(each["rollback"]["fence_ms"] >= 0 for each in found.values()), told
+    switches = [each[name] for each in found.values() for name in ("promote", "rollback")]
+    assert all(switch["fence_ms"] >= 0 for switch in switches), told
+    held = [switch["pause"] for switch in switches if switch["pause"] is not None]  # a short fence may meet nobody
+    assert held and all(0 <= pause["p50"] <= pause["p99"] <= pause["max"] for pause in held), told
     assert told["rehearsal"]["group"]["records"] > 100
 
 

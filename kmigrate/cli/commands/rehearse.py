@@ -12,6 +12,7 @@ from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.options import Link, NewTopics, PlanOnly, Timeout, Yes
 from kmigrate.cli.base.output import Answer
+from kmigrate.cli.base.waiting import interruptible
 from kmigrate.cli.views.plans import findings_view, plan_answer, plan_view
 from kmigrate.cli.views.rehearsals import rehearsal_view
 from kmigrate.workflow.base.connections import Connections
@@ -19,7 +20,7 @@ from kmigrate.workflow.base.plan import Plan, warn
 from kmigrate.workflow.rehearsal.cleaning import clean
 from kmigrate.workflow.rehearsal.outcome import Rehearsed
 from kmigrate.workflow.rehearsal.plan import RehearsalPlan, plan_rehearsal
-from kmigrate.workflow.rehearsal.run import RehearsalTerms
+from kmigrate.workflow.rehearsal.run import REMOVED, RehearsalTerms
 from kmigrate.workflow.rehearsal.run import rehearse as carry_out
 from kmigrate.workflow.rehearsal.running import dead_rehearsals, running_rehearsals
 
@@ -64,7 +65,7 @@ async def rehearse(
         await call.confirm(yes, question, planned.plan.warnings)
         await _clean(call, connections, plan=False)
         terms = RehearsalTerms(traffic, timeout, min(timeout, call.settings.defaults.process_wait_s), call.who)
-        with call.out.waiting("rehearsing") as waiting:
+        with interruptible("the rehearsal", REMOVED, "repeat the rehearsal"), call.out.waiting("rehearsing") as waiting:
             rehearsed = await carry_out(connections, planned, terms, waiting.say)
         return _answer(planned, rehearsed)
 

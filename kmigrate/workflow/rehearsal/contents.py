@@ -7,7 +7,7 @@ key counts: a log cleaner may work on one cluster earlier than on the other.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
@@ -72,7 +72,8 @@ class Contents:
     """Records below the offset that both clusters reach, with headers, offsets and times."""
     whole: Content
     """Keys and values of all records."""
-    done: bool = field(default=False)
+    done: bool = False
+    """True once the partition is read to its end."""
 
 
 def read_contents(

@@ -24,10 +24,10 @@ from kmigrate.workflow.rehearsal.contents import Content
 __all__ = ["Feed", "Shadow"]
 
 _BATCH = 500
-_POLL_S = 0.02
+_POLL_S = 0.005
 _IDLE_S = 1.0
 """Seconds without a record after which a topic gets synthetic records."""
-_SYNTHETIC_PER_S = 50
+_SYNTHETIC_PER_S = 100
 _FLUSH_S = 30.0
 _Headers = dict[str, str | bytes | None] | list[tuple[str, str | bytes | None]]
 _LARGEST = 100_000_000

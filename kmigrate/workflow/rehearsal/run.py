@@ -33,8 +33,11 @@ from kmigrate.workflow.rehearsal.plan import RehearsalPlan
 from kmigrate.workflow.rehearsal.reader import Reader
 from kmigrate.workflow.rehearsal.running import announce, beat
 
-__all__ = ["RehearsalTerms", "rehearse"]
+__all__ = ["REMOVED", "RehearsalTerms", "rehearse"]
 
+REMOVED = "the real topics and groups are untouched, and what the rehearsal has made is removed"
+"""The state after a rehearsal that did not end well."""
+_LEFT = "rehearsal-left"
 _AGAIN_S = 0.5
 _REPORT_S = 20.0
 """Seconds within which a controller writes the report of a promote or rollback."""
@@ -56,8 +59,15 @@ class RehearsalTerms:
 
 async def rehearse(connections: Connections, planned: RehearsalPlan, terms: RehearsalTerms, say: Say) -> Rehearsed:
     """Carry a rehearsal out, and remove everything at the end, also after an error or a cancellation."""
-    async with _link(connections, planned, say) as link:
-        return await _Rehearsal(connections, planned, link, terms, say).run()
+    try:
+        async with _link(connections, planned, say) as link:
+            return await _Rehearsal(connections, planned, link, terms, say).run()
+    except KmigrateError as error:
+        if error.ref != _LEFT:
+            error.still_true = REMOVED
+            if planned.name in error.next_step:  # advice about shadow topics, which are gone
+                error.next_step = "mend the cause, then repeat the rehearsal"
+        raise
 
 
 @asynccontextmanager
@@ -91,7 +101,7 @@ async def _cleaned(connections: Connections, link: LinkRecord) -> None:
         await clean(connections, link)
     except KmigrateError as error:
         raise Failed(
-            "rehearsal-left",
+            _LEFT,
             f"not all that rehearsal {link.name} has made is removed: {error.what}",
             still_true="the real topics and groups are untouched; a running controller goes on removing the rest",
             next_step="kmigrate rehearse --clean",

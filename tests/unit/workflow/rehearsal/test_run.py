@@ -18,7 +18,7 @@ from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.rehearsal import run
 from kmigrate.workflow.rehearsal.feed import Shadow
 from kmigrate.workflow.rehearsal.plan import RehearsalPlan
-from kmigrate.workflow.rehearsal.run import RehearsalTerms, rehearse
+from kmigrate.workflow.rehearsal.run import REMOVED, RehearsalTerms, rehearse
 from tests.fakes.state_log import MemoryLog
 
 REAL = LinkRecord("blue", "u", ClusterRef("west", "h:1"), ClusterRef("east", "h:2"), 1, throttle=5, finished_ms=0)
@@ -98,6 +98,7 @@ def test_without_a_mirror_everything_is_removed_and_the_error_says_what_to_start
         go(world)
     assert late.value.ref == "no-mirror-running"
     assert "kmigrate mirror run without --link" in late.value.next_step
+    assert late.value.still_true == REMOVED
     assert world.done == [f"link/{NAME}", "create shadow-t 1 1 {'retention.ms': '9'}", f"clean {NAME}"]
     link = world.log.state.link(NAME)
     assert (link.source, link.target, link.throttle) == (REAL.source, REAL.target, 0)
@@ -111,6 +112,21 @@ def test_brokers_that_do_not_get_to_know_the_shadow_topics_are_not_waited_for_fo
     with pytest.raises(WaitTimedOut, match="do not know the shadow topics"):
         go(world, RehearsalTerms(0.0, 0.1, 0.05, "me@here"))
     assert world.done[-1] == f"clean {NAME}"
+
+
+def test_advice_about_a_shadow_that_is_gone_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    cleans(world, monkeypatch)
+
+    async def given_up(_: Any) -> None:
+        raise Failed(
+            "promote-given-up", "lag", still_true="it is mirrored", next_step=f"kmigrate promote --link {NAME} s"
+        )
+
+    monkeypatch.setattr(run._Rehearsal, "run", given_up)
+    with pytest.raises(Failed) as failed:
+        go(world)
+    assert (failed.value.still_true, failed.value.next_step) == (REMOVED, "mend the cause, then repeat the rehearsal")
 
 
 def test_what_cannot_be_removed_is_left_to_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
