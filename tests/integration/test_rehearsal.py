@@ -104,7 +104,7 @@ def both(run: Migration) -> list[dict[str, Any]]:
 def test_a_rehearsal_under_live_traffic_leaves_both_clusters_as_they_were(run: Migration) -> None:
     before, links = both(run), run.does("link", "list")
     assert [len(each["acls"]) for each in before] == [2, 1], before  # the mirror has carried one ACL over
-    done = run.cli("rehearse", *TOPICS, "--traffic", "2", "--yes")
+    done = run.cli("rehearse", *TOPICS, "--traffic", "1", "--yes")
     told = done.told
     assert done.code == 3, (told, run.logs())  # the real producers have not moved to the router
     assert {each["ref"] for each in told["real"] if each["level"] == "refuse"} == {"direct-writers"}
