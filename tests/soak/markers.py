@@ -170,6 +170,12 @@ class Owner:
         return all(lane.target.position >= share * lane.source.log_end > 0 for lane in lanes)
 
     @property
+    def is_done(self) -> bool:
+        """True once the copy has reached the source's log ends."""
+        lanes = self.copier.lanes.values()
+        return all(0 <= lane.source.log_end <= lane.target.position for lane in lanes)
+
+    @property
     def long_windows(self) -> int:
         return sum(lane.tally.windows["long",] for lane in self.copier.lanes.values())
 
@@ -276,7 +282,7 @@ class Round:
             first.term[0] = 0
             async with owner(self.source, self.target, identity, self.topic, 2) as second:
                 ahead = first.positions + self.dice.choice((0, 0, 1, 5, 40))
-                await until(lambda: second.positions >= ahead, "the next owner")
+                await until(lambda: second.positions >= ahead or second.is_done, "the next owner")
                 await asyncio.sleep(self.dice.choice((0, 0, 0.002, 0.02)))
                 lines.release()
                 await asyncio.sleep(0.3)
