@@ -39,6 +39,8 @@ REMOVED = "the real topics and groups are untouched, and what the rehearsal has 
 """The state after a rehearsal that did not end well."""
 _LEFT = "rehearsal-left"
 _AGAIN_S = 0.5
+_CLEAN_S = 20.0
+"""Seconds for which a failed removal is tried again; the controller goes on afterwards."""
 _REPORT_S = 20.0
 """Seconds within which a controller writes the report of a promote or rollback."""
 Say = Callable[[str], None]
@@ -97,8 +99,15 @@ async def _link(connections: Connections, planned: RehearsalPlan, say: Say) -> A
 
 
 async def _cleaned(connections: Connections, link: LinkRecord) -> None:
+    """Remove everything; try again for a while, because a busy cluster may refuse a deletion for a moment."""
+    tries = Backoff(_AGAIN_S, 4.0, within_s=_CLEAN_S)
     try:
-        await clean(connections, link)
+        while True:
+            try:
+                await clean(connections, link)
+                return
+            except KmigrateError as error:
+                await tries.pause(error)
     except KmigrateError as error:
         raise Failed(
             _LEFT,

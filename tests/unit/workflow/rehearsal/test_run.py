@@ -129,7 +129,22 @@ def test_advice_about_a_shadow_that_is_gone_is_not_given(monkeypatch: pytest.Mon
     assert (failed.value.still_true, failed.value.next_step) == (REMOVED, "mend the cause, then repeat the rehearsal")
 
 
+def test_a_refusal_that_passes_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, tries = World(), list[str]()
+
+    async def clean(_: Any, link: LinkRecord) -> None:
+        tries.append(link.name)
+        if len(tries) == 1:
+            raise Unreachable("cluster-unreachable", "west does not answer")
+
+    monkeypatch.setattr(run, "clean", clean)
+    with pytest.raises(WaitTimedOut, match="no mirror"):
+        go(world)
+    assert tries == [NAME, NAME]
+
+
 def test_what_cannot_be_removed_is_left_to_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_CLEAN_S", -1.0)
     world = World()
     cleans(world, monkeypatch, Unreachable("cluster-unreachable", "west does not answer"))
     with pytest.raises(Failed, match="west does not answer") as left:
