@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from kmigrate.cluster.producer_expiration import producer_memory
 from kmigrate.errors import Failed, KmigrateError, StateLogBroken, WaitTimedOut
 from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier
@@ -18,7 +19,8 @@ from kmigrate.mirror.copy.lanes import Lanes
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition.lane import Key, Lane
-from kmigrate.mirror.upkeep.activation import remembers_long, request_limit
+from kmigrate.mirror.settings import OLD_MS
+from kmigrate.mirror.upkeep.activation import request_limit
 from kmigrate.mirror.upkeep.stops import StopKeeper
 from kmigrate.model.eras import Direction
 from kmigrate.model.records import CopyIdentity, LinkRecord
@@ -29,6 +31,8 @@ __all__ = ["ReverseCopy"]
 
 _RETRY_S = 1.0
 _LOOK_S = 0.25
+_OLD = 0.8
+"""Part of the source's `producer.id.expiration.ms` from which on a record's age lets the batch go alone (W1)."""
 _NO_IDENTITY = CopyIdentity(-1, -1)
 """Producer id of the copier: each topic that is copied back has a producer id of its own."""
 
@@ -109,6 +113,7 @@ class ReverseCopy:
     async def _context(self, link: LinkRecord) -> CopyContext:
         source, admin, settings = self._link.source, self._link.source_admin, self._link.settings
         lanes = Lanes()
+        memory = await producer_memory(source, admin)
         return CopyContext(
             self._link.target,
             source,
@@ -126,7 +131,8 @@ class ReverseCopy:
             link_settings=lambda: self._link.link_settings,
             owner_term=self._owner_term,
             may_write=self._may_write,
-            pipelining=await remembers_long(source, admin),
+            pipelining=memory is not None,
+            old_ms=min(OLD_MS, int(int(memory.value) * _OLD)) if memory is not None else OLD_MS,
             request_limit=await request_limit(source, admin),
             late_writes=self._left,
             is_free=self._is_free,

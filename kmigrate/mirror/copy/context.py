@@ -46,6 +46,8 @@ class CopyContext:
     may_write: Callable[[], bool] = lambda: True
     """Tells whether this process has acted on all decisions that others may have made about its partitions."""
     pipelining: bool = True
+    old_ms: int = OLD_MS
+    """Age from which records may outlive the producer state of the written cluster's brokers (W1)."""
     request_limit: int = 100 << 20
     late_writes: Collection[Key] = ()
     """The previous copier's `late_writes`."""
@@ -60,4 +62,4 @@ class CopyContext:
 
     def must_go_alone(self, batch: Append) -> bool:
         """Return whether the target may forget a batch's producer early, so that nothing else may be in flight (W1)."""
-        return not self.pipelining or now_ms() - batch.max_timestamp > OLD_MS
+        return not self.pipelining or now_ms() - batch.max_timestamp > self.old_ms

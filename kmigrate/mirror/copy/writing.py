@@ -19,7 +19,6 @@ from kmigrate.mirror.metrics import Slowed
 from kmigrate.mirror.partition.lane import Key, Lane, Sent
 from kmigrate.mirror.partition.reactions import Action, Asked, reaction_to
 from kmigrate.mirror.partition.steps import Append
-from kmigrate.mirror.settings import OLD_MS
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
@@ -121,6 +120,7 @@ class TargetWriter:
         self._signals = context.signals
         self._meter = context.meter
         self._in_flight = settings.in_flight if context.pipelining else 1
+        self._old_ms = context.old_ms
         self._request_limit = context.request_limit - _REQUEST_HEAD
         self._owner_term = context.owner_term
         self._may_write = context.may_write
@@ -204,7 +204,7 @@ class TargetWriter:
                 left_out = left_out or lane
                 break
             head = lane.target.head
-            old = head is not None and (self._in_flight == 1 or now - head.max_timestamp > OLD_MS)
+            old = head is not None and (self._in_flight == 1 or now - head.max_timestamp > self._old_ms)
             if (lane.careful or old) and not self._owner_term(lane.key):
                 continue
             if lane.target.sequence == 0 and lane.look_again(monotonic()):

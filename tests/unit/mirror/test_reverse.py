@@ -10,8 +10,9 @@ from typing import cast
 
 import pytest
 
-from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION
 from kmigrate.errors import Unreachable
 from kmigrate.mirror import engine as module
 from kmigrate.mirror import reverse
@@ -19,7 +20,7 @@ from kmigrate.mirror.copy.copier import Copier
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.partition.lane import Lane
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.settings import OLD_MS, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import (
     AssignmentRecord,
@@ -52,12 +53,12 @@ class Stage:
         admin = cast("Admin", None)
         own = cast("StateLog", self.log), "me", MirrorSettings()
         self.engine = MirrorEngine(MirroredLink(nowhere, elsewhere, admin, admin, "l", *own))
-        self.remembers = True
+        self.memory: ConfigValue | None = ConfigValue("86400000", False)
         self.failures: list[Exception] = []
         monkeypatch.setattr(module, "activate", self._activate)
         for each in (module, reverse):
             monkeypatch.setattr(each, "request_limit", self._limit)
-        monkeypatch.setattr(reverse, "remembers_long", self._remembers)
+        monkeypatch.setattr(reverse, "producer_memory", self._memory)
         monkeypatch.setattr(reverse, "_RETRY_S", 0.01)
         monkeypatch.setattr(reverse, "_LOOK_S", 0.01)
         monkeypatch.setattr(Copier, "run", self._run)
@@ -68,10 +69,10 @@ class Stage:
     async def _limit(self, *_: object) -> int:
         return 1 << 20
 
-    async def _remembers(self, *_: object) -> bool:
+    async def _memory(self, *_: object) -> ConfigValue | None:
         if self.failures:
             raise self.failures.pop(0)
-        return self.remembers
+        return self.memory
 
     async def _run(self, *_: object) -> None:
         await asyncio.Event().wait()
@@ -144,12 +145,20 @@ def test_nothing_is_copied_back_before_the_copy_has_its_producer_id(monkeypatch:
     stage.play(scene)
 
 
-def test_a_source_that_forgets_producers_gets_one_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("memory_ms", "pipelining", "old_ms"),
+    [("86400000", True, 69_120_000), (RAISED_EXPIRATION, True, 1_717_986_917), (None, False, OLD_MS)],
+)
+def test_records_that_outlive_the_sources_memory_of_producers_go_alone(
+    monkeypatch: pytest.MonkeyPatch, memory_ms: str | None, pipelining: bool, old_ms: int
+) -> None:
+    """The source's own expiration decides, because kmigrate changes no config of the source's brokers."""
     stage = Stage(monkeypatch, BACK)
-    stage.remembers = False
+    stage.memory = ConfigValue(memory_ms, False) if memory_ms is not None else None
 
     async def scene() -> None:
-        assert not stage.back._context.pipelining
+        context = stage.back._context
+        assert (context.pipelining, context.old_ms) == (pipelining, old_ms)
 
     stage.play(scene)
 
