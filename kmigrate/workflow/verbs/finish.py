@@ -243,8 +243,8 @@ async def _translated_ids(connections: Connections, link: LinkRecord, *, accepte
                 "former-ids",
                 f"topic {topic.topic} was rolled back: the target would refuse the next batch of producer id "
                 f"{ids}{more}, whose newest batches it knows under a translated id",
-                "restart that producer with the router's address: it gets a new id; or, where it is restarted right "
-                "after the finish: --accept-restarts",
+                "restart that producer with the router's address: it gets a new id; where it has restarted since, or "
+                "restarts right after the finish: --accept-restarts",
             )
         )
     return found
