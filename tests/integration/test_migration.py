@@ -55,7 +55,7 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
     late = run.cli("wait", "topics promoted", "orders", "--timeout", "0.1")
     assert (late.code, late.told["error"]) == (5, "wait-timed-out")
     time.sleep(1)
-    promoted = run.does("promote", "orders", "--yes")
+    promoted = run.does("promote", "orders", "--no-way-back", "--yes")  # so that the source stays at the barrier
     time.sleep(2)  # This is the delivery timeout below.
     check_report(run, promoted["topics"][0])
     status = run.does("status")
