@@ -6,7 +6,7 @@ second, is told that router's address, and goes on at the old address. At COORDI
 its coordinator, and takes the next answer's address.
 
 A client that is merely slow to connect must not begin anew each time: each such answer takes twice as many searches as
-the answer before.
+the answer before, up to a limit, because a client on a busy machine may miss several answers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ __all__ = ["CoordinatorSearches"]
 
 _FIRST = 3
 """Number of searches in a row that no client makes that reaches its coordinator."""
+_MOST = 12
+"""Most searches between two such answers."""
 _PAUSE_S = 10.0
 """Longest pause between two searches in a row: librdkafka asks each second, at any of its connections."""
 
@@ -36,5 +38,5 @@ class CoordinatorSearches:
         self._count += 1
         if self._count < self._needed:
             return False
-        self._count, self._needed = 0, 2 * self._needed
+        self._count, self._needed = 0, min(2 * self._needed, _MOST)
         return True

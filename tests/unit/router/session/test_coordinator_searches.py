@@ -55,7 +55,7 @@ def test_searches_for_several_coordinators_at_once_are_answered() -> None:
     assert [search(stage, version=4) for _ in range(6)] == [FOUND] * 6
 
 
-@pytest.mark.parametrize(("searches", "times"), [(3, 1), (8, 1), (9, 2), (20, 2), (21, 3)])
+@pytest.mark.parametrize(("searches", "times"), [(3, 1), (8, 1), (9, 2), (20, 2), (21, 3), (33, 4), (45, 5)])
 def test_a_client_that_is_slow_to_connect_gets_more_time_with_each_answer(searches: int, times: int) -> None:
     made = CoordinatorSearches()
     assert sum(made.in_vain(0, "g", float(second)) for second in range(searches)) == times
