@@ -186,6 +186,12 @@ class World:
 
         return await self.log.wait(kept, _PATIENCE_S, "a fallback listener")
 
+    async def only_routers(self, count: int) -> None:
+        """Wait until no other routers are heard of: the presence of an earlier test's router lasts for seconds."""
+        await self.log.wait(
+            lambda _: len(self.log.alive(RouterPresence)) == count or None, _PATIENCE_S, f"{count} routers alone"
+        )
+
     async def routers_apply(self, count: int = 1) -> None:
         """Wait until that many routers follow the newest state."""
         epoch = self.log.state.epoch

@@ -187,13 +187,14 @@ def test_a_member_goes_on_at_another_router_though_its_coordinator_has_the_same_
     async def scenario() -> None:
         async with link_between(source, target, unique_name("link")) as world:
             with router("other", target), router("home", target) as home:
+                await world.only_routers(2)
                 await world.fallbacks(home)
                 settings = {"bootstrap.servers": home.bootstrap, "group.id": group, "enable.auto.commit": False}
                 consumer = Consumer({**settings, "session.timeout.ms": 6000, "heartbeat.interval.ms": 500})
                 consumer.subscribe([topic])
                 await quietly(wait_until, lambda: commits(consumer), 30, "the member to commit")
                 home.kill()
-                await quietly(wait_until, lambda: commits(consumer), 30, "the member to commit at the other router")
+                await quietly(wait_until, lambda: commits(consumer), 60, "the member to commit at the other router")
                 consumer.close()
 
     asyncio.run(scenario())
