@@ -11,6 +11,7 @@ import pytest
 
 from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.net.clock import now_ms
 from kmigrate.protocol.codes import Code
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
@@ -37,6 +38,7 @@ class Retrier:
     def __init__(self, run: Migration) -> None:
         self._settings = settings_of("target", run.routers)
         self.producer_id = -1
+        self._written_ms = now_ms()
         self.offsets: list[int] = []
         """Offsets of the stored batches, by sequence."""
 
@@ -63,7 +65,12 @@ class Retrier:
             async with asyncio.timeout(20):
                 while True:
                     batch = one_record_batch(
-                        b"", b"%d" % sequence, timestamp=1, producer_id=self.producer_id, epoch=0, sequence=sequence
+                        b"",
+                        b"%d" % sequence,
+                        timestamp=self._written_ms,
+                        producer_id=self.producer_id,
+                        epoch=0,
+                        sequence=sequence,
                     )
                     answer = await append_alone(client, RETRIED, 0, batch, purpose="test")
                     if answer.error != Code.NOT_LEADER_OR_FOLLOWER:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from kmigrate.kafka_jars.jars import ensure_jars
@@ -170,6 +171,7 @@ def test_clients_of_a_router_that_is_gone_for_good_go_on_at_another_of_which_the
     asyncio.run(scenario())
 
 
+@pytest.mark.soak
 def test_a_member_goes_on_at_another_router_though_its_coordinator_has_the_same_node_id_there(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
