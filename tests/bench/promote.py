@@ -88,21 +88,15 @@ def flips(run: Migration, rounds: int) -> Iterator[tuple[str, Window]]:
             time.sleep(_BETWEEN_S)
             wait_until(lambda: _may_flip(run), 60, "the copy to catch up in the present direction")
             run.does(verb, _TOPIC, *(("--way-back",) if verb == "promote" else ()), "--yes")
-            record = _record(run)
+            record = run.topic_record(_TOPIC)
             flipped_ms = record["promoted_ms"] if verb == "promote" else record["rolled_back_ms"]
             yield verb, Window(record["fenced_ms"] * _MS, (flipped_ms + 1) * _MS)
             say(f"  {number:>2}. {verb}: {flipped_ms - record['fenced_ms']} ms from fence to flip")
 
 
-def _record(run: Migration) -> dict[str, Any]:
-    (record,) = [each for each in run.does("topic", "list")["topics"] if each["topic"] == _TOPIC]
-    found: dict[str, Any] = record
-    return found
-
-
 def _may_flip(run: Migration) -> bool:
     """Return whether the mirror copies the topic in the present direction, with the producer id of the new era."""
-    record = _record(run)
+    record = run.topic_record(_TOPIC)
     way_back = record["way_back"]
     if record["phase"] == "promoted":
         return bool(way_back and way_back["copy"])
@@ -167,7 +161,7 @@ def measure(run: Migration, rounds: int, rate: float, partitions: int) -> dict[s
 
 def _equal_ends(run: Migration) -> dict[str, int] | None:
     """Return the log ends by partition once they are the same on both clusters."""
-    (topic,) = [each for each in run.does("status")["topics"] if each["topic"] == _TOPIC]
+    topic = run.topic_status(_TOPIC)
     ends = {str(each["partition"]): each["source_end"] for each in topic["partitions"]}
     same = all(each["source_end"] == each["target_end"] for each in topic["partitions"])
     return ends if same else None

@@ -151,6 +151,19 @@ class Migration:
         )
         return result.told
 
+    def topic_status(self, topic: str) -> dict[str, Any]:
+        """Return what `kmigrate status` shows of a topic."""
+        return self._of_topic(topic, "status")
+
+    def topic_record(self, topic: str) -> dict[str, Any]:
+        """Return a topic's record, as `kmigrate topic list` shows it."""
+        return self._of_topic(topic, "topic", "list")
+
+    def _of_topic(self, topic: str, *verb: str) -> dict[str, Any]:
+        found: dict[str, Any]
+        (found,) = [each for each in self.does(*verb)["topics"] if each["topic"] == topic]
+        return found
+
     @contextmanager
     def doing(self, *words: str) -> Iterator[None]:
         """Run a verb during the block; the verb must succeed in the end."""

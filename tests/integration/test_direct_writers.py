@@ -80,8 +80,7 @@ def put(producer: Producer, topic: str, value: str, **more: Any) -> None:
 
 
 def seen_writers(run: Migration, topic: str) -> list[dict[str, Any]]:
-    (status,) = [each for each in run.does("status")["topics"] if each["topic"] == topic]
-    found: list[dict[str, Any]] = status["direct_writers"]
+    found: list[dict[str, Any]] = run.topic_status(topic)["direct_writers"]
     return found
 
 
@@ -155,12 +154,6 @@ FILLING = "x" * 200
 """Value that makes a batch larger than a transaction marker."""
 
 
-def topic_status(run: Migration, topic: str) -> dict[str, Any]:
-    (found,) = [each for each in run.does("status")["topics"] if each["topic"] == topic]
-    status: dict[str, Any] = found
-    return status
-
-
 def stragglers(run: Migration, name: str) -> list[dict[str, Any]]:
     """Return what `kmigrate stragglers` tells about a topic."""
     return [each for each in run.does("stragglers")["stragglers"] if each["name"] == name]
@@ -191,7 +184,7 @@ def promote(run: Migration, topic: str, *more: str) -> None:
 
 def close(run: Migration, topic: str) -> None:
     promote(run, topic, "--no-way-back")
-    wait_until(lambda: topic_status(run, topic)["source_closed"] == "closed", 20, "the source to be closed")
+    wait_until(lambda: run.topic_status(topic)["source_closed"] == "closed", 20, "the source to be closed")
 
 
 def values(bootstrap: str, topic: str) -> list[str]:
@@ -210,7 +203,7 @@ def test_the_source_refuses_a_late_writer_and_lets_its_transaction_end(run: Migr
     late.abort_transaction(30)
     mirrored(run, "elsewhere")
     in_transaction(late, "elsewhere", 1)  # The coordinator has ended the transaction that the source refused.
-    assert not any(each["missing"] for each in topic_status(run, "closed")["late"]), "a marker is no record"
+    assert not any(each["missing"] for each in run.topic_status("closed")["late"]), "a marker is no record"
 
 
 def test_transactions_end_at_a_topic_that_takes_batches_of_a_marker_s_size_alone(run: Migration) -> None:
@@ -235,8 +228,8 @@ def ends_transactions(cluster: KafkaCluster) -> None:
 def test_a_late_record_as_small_as_a_marker_is_taken_and_named(run: Migration) -> None:
     close(run, "small")
     assert delivered(run.source.bootstrap, "small", "tiny") == ""
-    (late,) = wait_until(lambda: topic_status(run, "small")["late"], 10, "the late record to be named")
-    wait_until(lambda: topic_status(run, "small")["late"][0]["records"] == 1, 10, "the late record to be read")
+    (late,) = wait_until(lambda: run.topic_status("small")["late"], 10, "the late record to be named")
+    wait_until(lambda: run.topic_status("small")["late"][0]["records"] == 1, 10, "the late record to be read")
     assert late["missing"] and late["end"] > late["start"]
     (told,) = run.does("topic", "show", "small")["status"]["late"]
     assert told["records"] == 1
@@ -250,7 +243,7 @@ def test_a_late_record_as_small_as_a_marker_is_taken_and_named(run: Migration) -
 def test_late_records_reach_the_target_once_where_a_person_wants_them_there(run: Migration, on_late: str) -> None:
     topic = f"open-{on_late}"
     promote(run, topic, "--no-seal", "--on-late", on_late)
-    assert topic_status(run, topic)["source_closed"] == "open"
+    assert run.topic_status(topic)["source_closed"] == "open"
     written = [f"late {number} {FILLING}" for number in range(50)]
     for value in written[:25]:
         assert delivered(run.source.bootstrap, topic, value) == ""
@@ -268,10 +261,10 @@ def test_late_records_reach_the_target_once_where_a_person_wants_them_there(run:
     run.start("controller")
 
     def handled() -> bool:
-        late = topic_status(run, topic)["late"]
+        late = run.topic_status(topic)["late"]
         return [(each["records"], each["handled"], each["missing"]) for each in late] == [(50, 50, False)]
 
-    wait_until(handled, 40, lambda: f"the late records to be handled: {topic_status(run, topic)['late']}")
+    wait_until(handled, 40, lambda: f"the late records to be handled: {run.topic_status(topic)['late']}")
     beside = f"kmigrate-late-{topic}"
     (passed,) = stragglers(run, topic)
     place = beside if on_late == "quarantine" else topic
@@ -286,11 +279,11 @@ def test_the_seal_comes_off_again_and_the_topic_s_own_limit_is_put_back(run: Mig
     run.does("topic", "mirror", "own")
     put(Producer({"bootstrap.servers": run.routers}), "own", "before")
     run.does("promote", "own", "--yes")
-    assert topic_status(run, "own")["source_closed"] == "open", "the copy of the way back has to pass"
+    assert run.topic_status("own")["source_closed"] == "open", "the copy of the way back has to pass"
     run.does("promote", "own", "--no-way-back", "--yes")
-    wait_until(lambda: topic_status(run, "own")["source_closed"] == "closed", 20, "the source to be closed")
+    wait_until(lambda: run.topic_status("own")["source_closed"] == "closed", 20, "the source to be closed")
     run.does("promote", "own", "--no-seal", "--yes")
-    wait_until(lambda: topic_status(run, "own")["source_closed"] == "open", 20, "the source to be open again")
+    wait_until(lambda: run.topic_status("own")["source_closed"] == "open", 20, "the source to be open again")
     assert limit(run.source.bootstrap, "own") == "2000000"
     assert delivered(run.source.bootstrap, "own", FILLING) == ""
 
@@ -300,9 +293,9 @@ def test_a_late_record_ends_the_way_back_and_the_source_is_closed_and_watched(ru
     put(Producer({"bootstrap.servers": run.routers}), "kept", "after")
     wait_until(lambda: values(run.source.bootstrap, "kept") == ["before", "after"], 20, "the copy to the source")
     assert delivered(run.source.bootstrap, "kept", FILLING) == ""
-    wait_until(lambda: topic_status(run, "kept")["way_back"].startswith("ended"), 10, "the way back to end")
-    wait_until(lambda: topic_status(run, "kept")["source_closed"] == "closed", 20, "the source to be closed")
-    wait_until(lambda: [each["records"] for each in topic_status(run, "kept")["late"]] == [1], 20, "the late record")
+    wait_until(lambda: run.topic_status("kept")["way_back"].startswith("ended"), 10, "the way back to end")
+    wait_until(lambda: run.topic_status("kept")["source_closed"] == "closed", 20, "the source to be closed")
+    wait_until(lambda: [each["records"] for each in run.topic_status("kept")["late"]] == [1], 20, "the late record")
     refused = run.cli("rollback", "kept", "--yes")
     assert (refused.code, refused.told["error"]) == (3, "no-way-back")
     assert "offset 2" in refused.told["what"], refused.told

@@ -130,23 +130,14 @@ class CrashPoints:
         return True
 
     def _flipped(self, verb: str) -> bool:
-        return self._record()["phase"] == ("promoted" if verb == "promote" else "mirroring") and self._at_rest()
-
-    def _at_rest(self) -> bool:
-        record = self._record()
-        return not record["unsettled"]
-
-    def _record(self) -> dict[str, object]:
-        (record,) = [each for each in self.run.does("topic", "list")["topics"] if each["topic"] == _TOPIC]
-        found: dict[str, object] = record
-        return found
+        record = self.run.topic_record(_TOPIC)
+        return record["phase"] == ("promoted" if verb == "promote" else "mirroring") and not record["unsettled"]
 
     def _wait_for_copy(self) -> None:
         """Wait until the mirror copies the topic in the present direction, in the new era."""
 
         def copies() -> bool:
-            (topic,) = [each for each in self.run.does("status")["topics"] if each["topic"] == _TOPIC]
-            return not any(each["problem"] for each in topic["partitions"])
+            return not any(each["problem"] for each in self.run.topic_status(_TOPIC)["partitions"])
 
         wait_until(copies, 60, "the copy to go on")
 
@@ -162,8 +153,8 @@ class CrashPoints:
         return len(records)
 
     def _ends_agree(self) -> bool:
-        (topic,) = [each for each in self.run.does("status")["topics"] if each["topic"] == _TOPIC]
-        return all(each["source_end"] == each["target_end"] for each in topic["partitions"])
+        partitions = self.run.topic_status(_TOPIC)["partitions"]
+        return all(each["source_end"] == each["target_end"] for each in partitions)
 
 
 def main() -> int:

@@ -217,7 +217,7 @@ def settled(run: Migration, topic: str, on_late: str) -> dict[str, Any]:
     """Return the topic's status once the watch has read and handled all."""
 
     def look() -> dict[str, Any] | None:
-        (status,) = [each for each in run.does("status")["topics"] if each["topic"] == topic]
+        status = run.topic_status(topic)
         left = [each for each in status["late"] if each["unread"] or (on_late != "alarm" and each["missing"])]
         return None if left else status
 

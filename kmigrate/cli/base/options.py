@@ -14,6 +14,7 @@ __all__ = [
     "Exclude",
     "Group",
     "Groups",
+    "LagThreshold",
     "Link",
     "LinkName",
     "LogFormat",
@@ -33,6 +34,9 @@ __all__ = [
     "Yes",
 ]
 
+LagThreshold = Annotated[
+    int | None, typer.Option("--lag-threshold", min=0, help="Fence at this lag (else lag_threshold of the link).")
+]
 Link = Annotated[
     str | None,
     typer.Option("--link", help="Link (optional while only one exists).", autocompletion=completion.links),

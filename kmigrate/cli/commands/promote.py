@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
-from kmigrate.cli.base.options import AcceptMisplaced, Link, NoWait, PlanOnly, Timeout, Topics, Yes
+from kmigrate.cli.base.options import AcceptMisplaced, LagThreshold, Link, NoWait, PlanOnly, Timeout, Topics, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.values import moment
 from kmigrate.cli.base.waiting import (
@@ -57,9 +57,7 @@ async def promote(
     call: Call,
     topics: Topics = None,
     link: Link = None,
-    lag_threshold: Annotated[
-        int | None, typer.Option("--lag-threshold", min=0, help="Fence at this lag (else lag_threshold of the link).")
-    ] = None,
+    lag_threshold: LagThreshold = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare what is new with Spark first; promote only what is equal.")
     ] = False,

@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from kmigrate.cli.base.call import Call, command
-from kmigrate.cli.base.options import Link, NoWait, PlanOnly, Timeout, Topics, Yes
+from kmigrate.cli.base.options import LagThreshold, Link, NoWait, PlanOnly, Timeout, Topics, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, need_mirror, watched
 from kmigrate.cli.commands.promote import Holds, flip_json, longest_holds
@@ -30,9 +30,7 @@ async def rollback(
     call: Call,
     topics: Topics = None,
     link: Link = None,
-    lag_threshold: Annotated[
-        int | None, typer.Option("--lag-threshold", min=0, help="Fence at this lag (else lag_threshold of the link).")
-    ] = None,
+    lag_threshold: LagThreshold = None,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Take back a rollback that waits for its fence: topics stay promoted.")
     ] = False,
