@@ -67,7 +67,7 @@ async def _is_named(world: World, target: KafkaCluster) -> None:
         return presence.served if presence.kept_out == (expected,) else None
 
     served = {each.api: each for each in await world.log.wait(told, 15, "the router to name the client")}
-    assert served["produce"].answers > 50 and served["produce"].errors == {}
+    assert served["produce"].answers > 10 and served["produce"].errors == {}  # a request holds several records
     findings = await probe_cluster(settings_of("target", target.bootstrap))
     assert [each.what for each in findings if each.ref == "client-kept-out"] == [f"router r1: {expected.text}"]
 
