@@ -84,7 +84,6 @@ _WRITTEN = struct.Struct(">8xi4xb4xhi16xqhi")
 """Length, magic, attributes, last offset delta, producer id, epoch and base sequence."""
 
 
-_NOT_AS_IT_IS = CONTROL | LOG_APPEND_TIME
 Plain = tuple[int, int, int, int, int, int, memoryview]
 """First offset, next offset, max timestamp, producer id, attributes, leader epoch, all bytes."""
 
@@ -186,22 +185,26 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
 
 
 def row(data: memoryview, offset: int, more_than: int) -> tuple[list[Plain], int]:
-    """Return the leading batches of a records field that can be copied unchanged, and the offset in bytes behind them.
+    """Return the leading batches of a records field that need no change, and the position in bytes behind them.
 
-    From `offset` on there is no gap. Each batch has all its records, and over `more_than` bytes; none has broker
-    timestamps or is a control batch. `walk` reads the rest; `row` is much cheaper than `walk`.
+    From `offset` on there is no gap. Each batch has all its records, and none has broker timestamps. A batch without any
+    attribute has over `more_than` bytes, because smaller batches can be merged. Control batches have a correct CRC.
+    `walk` reads the rest; `row` is much cheaper than `walk`.
     """
     found: list[Plain] = []
     at, end = 0, len(data)
     while at + HEADER_SIZE <= end:
         base, length, epoch, magic, attributes, delta, newest, producer, count = _PLAIN.unpack_from(data, at)
         stop = at + 12 + length
-        if base != offset or magic != 2 or attributes & _NOT_AS_IT_IS or count != delta + 1 or count <= 0:
+        if base != offset or magic != 2 or count != delta + 1 or count <= 0 or stop > end:
             break
-        if stop - at <= more_than or stop > end:
+        if length < HEADER_SIZE - 12 or attributes & LOG_APPEND_TIME or not (attributes or stop - at > more_than):
+            break
+        view = data[at:stop]
+        if attributes & CONTROL and not check_crc(view):
             break
         offset += count
-        found.append((base, offset, newest, producer, attributes, epoch, data[at:stop]))
+        found.append((base, offset, newest, producer, attributes, epoch, view))
         at = stop
     return found, at
 

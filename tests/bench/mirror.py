@@ -1,8 +1,6 @@
 """kmigrate's mirror against MirrorMaker 2, on the same data, in a single run.
 
-    python -m tests.bench.mirror [--pairs 5] [--cases 1kB,small,lz4] [--records N] [--skip latency,idle,align,floors]
-
-Another case is run where it is asked for: txn, transactions of ten records.
+    python -m tests.bench.mirror [--pairs 5] [--cases 1kB,small,lz4,txn] [--records N] [--skip latency,idle,align,floors]
 
 Each pair is a copy by each, in alternating order, into a topic that is new to the target. Both clocks run from the
 first record on the target to the last. CPU is the copying process's own in that time. The bench writes
@@ -68,6 +66,8 @@ LIMITS = (
     at_most("cases.1kB.cpu_ratio", 0.1),
     at_most("cases.small.cpu_ratio", 0.2),
     at_most("cases.lz4.cpu_ratio", 0.1),
+    at_least("cases.txn.throughput_ratio", 1.0),
+    at_most("cases.txn.cpu_ratio", 1 / 3),
     at_most("latency_ms.p50", 10),
     at_most("latency_ms.p99", "latency_ms.mm2_p99"),
     at_most("rss_mb", 300),
@@ -478,7 +478,7 @@ def _latencies(source: str, target: str, topic: str) -> list[int]:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--pairs", type=int, default=5)
-    arguments.add_argument("--cases", default="1kB,small,lz4")
+    arguments.add_argument("--cases", default="1kB,small,lz4,txn")
     arguments.add_argument("--records", type=int, default=0)
     arguments.add_argument("--skip", default="")
     chosen = arguments.parse_args()

@@ -177,7 +177,7 @@ async def disturb(
 
 def wait_in_sync(cluster: KafkaCluster, timeout: float = 60) -> None:
     """Wait until every replica of every topic is in sync again: before that, two brokers may not fail in turn."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin = AdminClient({**cluster.client(), "log_level": 0})
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:

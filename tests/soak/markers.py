@@ -1,6 +1,6 @@
 """Broken windows of transactions: is a control marker ever misplaced on the target?
 
-    python -m tests.soak.markers [--rounds 60] [--seed 1] [--faults late,size,...] [--target 3.9.1]
+    python -m tests.soak.markers [--rounds 60] [--seed 1] [--faults late,size,...] [--target 3.9.1] [--secure]
 
 Each round mirrors a new topic of transactions with identical offsets while something fails in the middle. The faults:
 
@@ -11,6 +11,8 @@ Each round mirrors a new topic of transactions with identical offsets while some
 - `still`: a broker, often a follower, stands still.
 - `insync`: while a broker is away, `min.insync.replicas` is raised from 1 to 3, so that brokers refuse the markers
   of long windows and store the batches behind them. Such a partition must stop; its log is not compared.
+
+With `--secure` both clusters speak TLS and want a login (SASL).
 
 Then a last owner copies the rest. Kafka's own DumpLogSegments reads both logs, and each offset is compared: is it a
 record or a control marker, and how many records does the target lack or hold twice? The soak writes
@@ -28,7 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -45,6 +47,8 @@ from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.records import CopyIdentity
+from kmigrate.model.security import Login, Security, Tls
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.dial import dial
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, Broker, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.topics import create_topics
@@ -184,13 +188,21 @@ class Owner:
         return sum(sum(lane.tally.retries.values()) > 0 or lane.stopped for lane in self.copier.lanes.values())
 
 
+def _reached(cluster: KafkaCluster) -> ClusterSettings:
+    """Return the settings with which an owner reaches a cluster."""
+    settings = settings_of(cluster.spec.name, cluster.bootstrap)
+    if not cluster.spec.secure:
+        return settings
+    access = cluster.security.access("admin", "PLAIN")
+    return replace(settings, security=Security(Tls(access.ca_file), Login("PLAIN", "admin", "", access.password_file)))
+
+
 @contextlib.asynccontextmanager
 async def owner(
     source: KafkaCluster, target: KafkaCluster, identity: CopyIdentity, topic: str, term: int, fetched: int = 20_000
 ) -> AsyncIterator[Owner]:
     """Copy a topic under a term; `fetched`: bytes of a partition in a response, the bound of a long window."""
-    at_target = settings_of("target", target.bootstrap)
-    async with ClusterClient(settings_of("source", source.bootstrap)) as reading, ClusterClient(at_target) as writing:
+    async with ClusterClient(_reached(source)) as reading, ClusterClient(_reached(target)) as writing:
         holes = HoleMaker(writing, identity, link_uuid="u", filler=HoleFiller.MARKERS)
         held = [term]
         context = CopyContext(
@@ -233,9 +245,7 @@ class Round:
         create_topics(self.source.client(), [NewTopic(self.topic, _PARTITIONS)])
         replicas = sorted(self.target.brokers)
         create_topics(self.target.client(), [NewTopic(self.topic, _PARTITIONS, replication_factor=len(replicas))])
-        producer = Producer(
-            {"bootstrap.servers": self.source.bootstrap, "transactional.id": self.topic, "linger.ms": 0}
-        )
+        producer = Producer({**self.source.client(), "transactional.id": self.topic, "linger.ms": 0})
         producer.init_transactions(30)
         for number in range(self.transactions):
             producer.begin_transaction()
@@ -251,7 +261,7 @@ class Round:
     async def play(self, found: Found) -> None:
         lines = Lines()
         await lines.open(self.target)
-        async with ClusterClient(settings_of("target", self.target.bootstrap)) as client:
+        async with ClusterClient(_reached(self.target)) as client:
             identity = CopyIdentity(*await client.init_producer_id())
             with mock.patch("kmigrate.net.broker.dial", lines.dial):
                 if self.fault == "insync":
@@ -343,12 +353,12 @@ class Round:
         """Set a config of the target's topic."""
         entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, self.topic, incremental_configs=[entry])
-        admin = AdminClient({"bootstrap.servers": self.target.bootstrap})
+        admin = AdminClient(self.target.client())
         for changed in admin.incremental_alter_configs([resource]).values():
             changed.result(20)
 
     async def _finished(self, client: ClusterClient, last: Owner) -> None:
-        async with ClusterClient(settings_of("source", self.source.bootstrap)) as reading:
+        async with ClusterClient(_reached(self.source)) as reading:
             await reading.refresh([self.topic])
             keys = [(self.topic, partition) for partition in range(_PARTITIONS)]
             ends = {key: each.offset for key, each in (await reading.log_ends(keys)).items()}
@@ -470,13 +480,14 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--faults", default=",".join(FAULTS))
     arguments.add_argument("--target", default=TARGET_VERSION, help="Kafka version of the target")
+    arguments.add_argument("--secure", action="store_true", help="clusters with TLS and SASL")
     chosen = arguments.parse_args()
     dice, began = random.Random(chosen.seed), time.monotonic()
     total: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="kmigrate-soak-") as folder:
-        source = KafkaCluster.create(ClusterSpec("source", SOURCE_VERSION), Path(folder))
-        target = KafkaCluster.create(ClusterSpec("target", chosen.target, 3), Path(folder))
+        source = KafkaCluster.create(ClusterSpec("source", SOURCE_VERSION, secure=chosen.secure), Path(folder))
+        target = KafkaCluster.create(ClusterSpec("target", chosen.target, 3, secure=chosen.secure), Path(folder))
         try:
             for cluster in (source, target):
                 cluster.start()
@@ -495,7 +506,14 @@ def main() -> None:
     seconds = round(time.monotonic() - began)
     path = save(
         "soak/markers",
-        {**total, "faults": dict(faults), "seed": chosen.seed, "target": chosen.target, "seconds": seconds},
+        {
+            **total,
+            "faults": dict(faults),
+            "seed": chosen.seed,
+            "target": chosen.target,
+            "secure": chosen.secure,
+            "seconds": seconds,
+        },
     )
     print(f"{path}: {seconds} s")
     raise SystemExit(bool(total["misplaced"] or total["lost"] or total["duplicated"]))

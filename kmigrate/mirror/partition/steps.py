@@ -242,13 +242,16 @@ def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
 
 
 def _take_row(reading: Reading, records: memoryview) -> int:
-    """Read the leading large batches, most logs hold no others, to be sent unchanged; return their bytes."""
+    """Read the leading batches that are sent unchanged, and the control batches among them; return their bytes."""
     found, taken = row(records, reading.next_offset, LARGEST_MERGED)
-    steps = reading.steps
-    for start, end, newest, producer_id, _, _, view in found:
+    steps, direct_from = reading.steps, reading.direct_from
+    for start, end, newest, producer_id, attributes, _, view in found:
+        if attributes & CONTROL:
+            reading.hole(start, end)
+            continue
         # The CRC is not checked here, since the batch keeps its CRC and the target's broker checks the CRC.
         steps.append(Append(start, end, view, newest))
-        if producer_id < DIRECT_LIMIT and start >= reading.direct_from:
+        if producer_id < DIRECT_LIMIT and start >= direct_from:
             reading.note_direct((producer_id, producer_epoch(view)), end - start, start)
     if found:
         _, reading.next_offset, _, _, _, reading.leader_epoch, _ = found[-1]

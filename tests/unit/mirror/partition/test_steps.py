@@ -228,9 +228,22 @@ def test_batches_from_before_the_link_are_nobody_s() -> None:
     assert reading.direct == {(8, 0): (1, 1)}
 
 
+def test_a_damaged_marker_among_good_ones_stops_the_partition_where_it_stands() -> None:
+    good = batch(0, 2, attributes=TXN, epoch=3) + batch(2, 1, attributes=MARKER, epoch=3)
+    damaged = bytearray(batch(3, 1, attributes=MARKER, epoch=4))
+    damaged[-1] ^= 1
+    reading = read(good + damaged, read_at=0)
+    assert shape(reading) == [("Append", 0, 2), ("Hole", 2, 3)]
+    assert reading.problem.startswith("corrupt-source-batch") and "offset 3 " in reading.problem
+    assert (reading.next_offset, reading.leader_epoch) == (3, 3)
+
+
 _LARGE = b"\0" * LARGEST_MERGED
 _COUNTS, _PRODUCERS = st.integers(1, 3), st.sampled_from((-1, 7, 1 << 41))
-_PLAIN = st.tuples(st.just(_LARGE), _COUNTS, st.sampled_from((0, TXN, 4)), st.just(0), st.just(0), _PRODUCERS)
+_SENT_AS_IT_IS = st.sampled_from(((_LARGE, 0), (_LARGE, TXN), (b"", TXN), (b"", 4), (b"", MARKER)))
+_PLAIN = st.builds(
+    lambda form, count, producer: (form[0], count, form[1], 0, 0, producer), _SENT_AS_IT_IS, _COUNTS, _PRODUCERS
+)
 _ANY = st.tuples(
     st.sampled_from((_LARGE, b"", b"\1" * (LARGEST_MERGED - 61))),
     _COUNTS | st.sampled_from((0, 40)),
@@ -244,7 +257,7 @@ _ENTRIES = st.tuples(st.lists(_PLAIN, max_size=4), st.lists(_ANY, max_size=3), s
 
 @given(_ENTRIES, st.sampled_from((0, 0, 0, 1, 2)), st.booleans(), st.integers(0, 40))
 @settings(max_examples=200)
-def test_large_batches_in_front_are_read_as_each_would_be_alone(
+def test_batches_in_front_are_read_as_each_would_be_alone(
     entries: tuple[list[tuple[bytes, int, int, int, int, int]], ...], read_at: int, cut: bool, epoch: int
 ) -> None:
     data, at = b"", 0
