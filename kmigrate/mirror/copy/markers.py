@@ -82,6 +82,9 @@ class Piece(NamedTuple):
     batches: Sequence[Buffer] = ()
 
 
+_NOTHING = Piece(0)
+
+
 class Marking(NamedTuple):
     """The writes to one partition in a group."""
 
@@ -154,21 +157,29 @@ class MarkerWriter:
         """Return the requests of a group; the outcome of its markers counts as unknown from now on."""
         fences = [self._fence(filling.key, marking.term) for filling, marking in fillings]
         requests: list[OutgoingRequest] = []
-        for pieces in zip_longest(*(marking.pieces for _, marking in fillings)):
-            batches = [piece.batches if piece is not None else () for piece in pieces]
-            for each in zip_longest(*batches):
-                found = zip(fillings, each, strict=True)
+        marks: dict[tuple[int, ...], list[Buffer]] = {}
+        for pieces in zip_longest(*(marking.pieces for _, marking in fillings), fillvalue=_NOTHING):
+            for batches in zip_longest(*(piece.batches for piece in pieces)):
+                found = zip(fillings, batches, strict=True)
                 body = encode_produce([(*filling.key, batch) for (filling, _), batch in found if batch], acks=0)
                 requests.append(OutgoingRequest(ApiKey.PRODUCE, PRODUCE_VERSION, body, True, is_answered=False))
-            marks = [
-                Marks(*filling.key, piece.markers, marking.epoch, fence, self._producer_of(filling.key))
-                for (filling, marking), piece, fence in zip(fillings, pieces, fences, strict=True)
-                if piece is not None
-            ]
-            body = encode_markers(marks)
-            requests.append(OutgoingRequest(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, body, True))
+            counts = tuple([piece.markers for piece in pieces])
+            if counts not in marks:  # most transactions of a group have the same markers
+                marks[counts] = self._marks(fillings, fences, counts)
+            requests.append(OutgoingRequest(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, marks[counts], True))
         ends = encode_log_ends(filling.key for filling, _ in fillings)
         return [*requests, OutgoingRequest(ApiKey.LIST_OFFSETS, LOG_ENDS_VERSION, ends, False)]
+
+    def _marks(
+        self, fillings: Sequence[tuple[Filling, Marking]], fences: Sequence[int], counts: Sequence[int]
+    ) -> list[Buffer]:
+        """Return the body of the request for so many markers of each partition."""
+        found = zip(fillings, fences, counts, strict=True)
+        return encode_markers(
+            Marks(*filling.key, count, marking.epoch, fence, self._producer_of(filling.key))
+            for (filling, marking), fence, count in found
+            if count
+        )
 
     def _fence(self, key: Key, term: int) -> int:
         """Return the coordinator epoch of the next markers, and count them as markers with unknown outcome."""
