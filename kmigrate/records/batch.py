@@ -187,8 +187,8 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
 def row(data: memoryview, offset: int, more_than: int) -> tuple[list[Plain], int]:
     """Return the leading batches of a records field that need no change, and the position in bytes behind them.
 
-    From `offset` on there is no gap. Each batch has all its records, and none has broker timestamps. A batch without any
-    attribute has over `more_than` bytes, because smaller batches can be merged. Control batches have a correct CRC.
+    From `offset` on there is no gap. Each batch has all its records, and none has broker timestamps. A batch without
+    attributes has over `more_than` bytes, because smaller batches can be merged. A control batch has a correct CRC.
     `walk` reads the rest; `row` is much cheaper than `walk`.
     """
     found: list[Plain] = []

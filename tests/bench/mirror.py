@@ -1,6 +1,7 @@
 """kmigrate's mirror against MirrorMaker 2, on the same data, in a single run.
 
-    python -m tests.bench.mirror [--pairs 5] [--cases 1kB,small,lz4,txn] [--records N] [--skip latency,idle,align,floors]
+    python -m tests.bench.mirror [--pairs 5] [--cases 1kB,small,lz4,txn] [--records N]
+                                 [--skip latency,idle,align,floors]
 
 Each pair is a copy by each, in alternating order, into a topic that is new to the target. Both clocks run from the
 first record on the target to the last. CPU is the copying process's own in that time. The bench writes

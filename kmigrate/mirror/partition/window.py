@@ -73,6 +73,6 @@ def parts_of(
         markers += end - step.start
         if not appends or markers > _MOST_MARKERS:
             break
-        found.append(Part(tuple(appends), Hole(step.start, end)))
+        found.append(Part(tuple(appends), step if end == at else Hole(step.start, end)))
         appends = []
     return tuple(found)
