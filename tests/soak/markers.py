@@ -353,7 +353,7 @@ class Round:
         """Set a config of the target's topic."""
         entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, self.topic, incremental_configs=[entry])
-        admin = AdminClient(self.target.client())
+        admin = AdminClient({**self.target.client()})
         for changed in admin.incremental_alter_configs([resource]).values():
             changed.result(20)
 
