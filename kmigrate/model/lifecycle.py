@@ -14,6 +14,9 @@
 
 A topic that another topic's flip names (`PromotedUnit`) leaves `fenced` only by its own flip. Only a topic with a way
 back (`TopicRecord.way_back`) can be rolled back.
+
+    mirrored → promoting → promoted → rolling-back → mirrored
+        ↑__________|          ↑____________|   (given up: back, with a reason)
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ __all__ = [
     "BEHIND_FENCE",
     "COPIED",
     "FORGETTABLE",
+    "GROUP_AT_TARGET",
     "GROUP_TRANSITIONS",
     "NOT_COPIED_YET",
     "PROMOTING",
@@ -125,6 +129,11 @@ class GroupPhase(StrEnum):
     MIRRORED = "mirrored"
     PROMOTING = "promoting"
     PROMOTED = "promoted"
+    ROLLING_BACK = "rolling-back"
+
+
+GROUP_AT_TARGET = frozenset({GroupPhase.PROMOTED, GroupPhase.ROLLING_BACK})
+"""Phases in which the target coordinates the group, from the opening of a promote to the opening of a rollback."""
 
 
 class GroupMode(StrEnum):
@@ -138,6 +147,7 @@ class GroupMode(StrEnum):
 
 class GroupEvent(StrEnum):
     PROMOTE_ASKED = "promote-asked"
+    ROLLBACK_ASKED = "rollback-asked"
     OPEN = "open"
     GIVE_UP = "give-up"
 
@@ -145,7 +155,8 @@ class GroupEvent(StrEnum):
 GROUP_TRANSITIONS: dict[GroupPhase, dict[GroupEvent, GroupPhase]] = {
     GroupPhase.MIRRORED: {GroupEvent.PROMOTE_ASKED: GroupPhase.PROMOTING},
     GroupPhase.PROMOTING: {GroupEvent.OPEN: GroupPhase.PROMOTED, GroupEvent.GIVE_UP: GroupPhase.MIRRORED},
-    GroupPhase.PROMOTED: {},
+    GroupPhase.PROMOTED: {GroupEvent.ROLLBACK_ASKED: GroupPhase.ROLLING_BACK},
+    GroupPhase.ROLLING_BACK: {GroupEvent.OPEN: GroupPhase.MIRRORED, GroupEvent.GIVE_UP: GroupPhase.PROMOTED},
 }
 
 

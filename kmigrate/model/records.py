@@ -20,6 +20,7 @@ from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import (
     AT_TARGET,
     COPIED,
+    GROUP_AT_TARGET,
     ROLLING_BACK,
     GroupMode,
     GroupPhase,
@@ -85,7 +86,7 @@ __all__ = [
     "verified_key",
 ]
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the record format. Every change of a record's fields raises it.
 
 A version of kmigrate reads the records of its own format alone, and refuses all others by name.
@@ -569,7 +570,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A mirrored consumer group; `written` holds the offsets that the promote put on the target."""
+    """A mirrored consumer group; `written`: offsets that the newest promote or rollback put on the other cluster."""
 
     link: str
     group: str
@@ -588,8 +589,13 @@ class GroupRecord:
     granted_acls: tuple[Acl, ...] = ()
     """ACLs that kmigrate put on the target."""
     mode: GroupMode = GroupMode.HOLD
+    gathering: bool = False
+    """True once the members of a group that is rolled back must join anew: routers have named all of them."""
     frozen: bool = False
-    """True for a group that follows and is being promoted: no request of its members reaches the source any more."""
+    """True before the offsets go over: no request of the members reaches the cluster that the group leaves.
+
+    A group that follows is frozen in its promote, and every group in its rollback.
+    """
     staged: bool = False
     """True if the group is frozen, its positions on the target; it opens with the topics of its transactions."""
     forgotten_ms: int = 0
@@ -597,7 +603,7 @@ class GroupRecord:
     left_at: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Committed offsets on the source at the promote; a later commit there differs from these."""
     former: tuple[str, ...] = ()
-    """Marks of the members at routers at the promote; the source may list them until their sessions end."""
+    """Marks of the members at routers at the promote or rollback; the cluster that they left may list them longer."""
     auto: bool = False
     """True if the controller asks for the promote by itself once no direct member is left."""
     asked_automatically: bool = False
@@ -608,6 +614,11 @@ class GroupRecord:
     @property
     def key(self) -> str:
         return group_key(self.link, self.group)
+
+    @property
+    def at_target(self) -> bool:
+        """True from the opening of a promote to the opening of a rollback."""
+        return self.phase in GROUP_AT_TARGET
 
     @property
     def hindrance(self) -> str:

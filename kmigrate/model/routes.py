@@ -159,15 +159,20 @@ class TopicRoute:
 
 @dataclass(frozen=True, slots=True)
 class GroupRoute:
-    """The route of a group that follows: members belong to the source's group until the promote opens the target's."""
+    """The route of a group that follows: members belong to the source's group until the promote opens the target's.
+
+    A group that is rolled back has such a route, too, whatever its mode: its members leave the target's group.
+    """
 
     link: str
     gathering: bool = False
-    """True during the promote: the members must give up all partitions and join anew."""
+    """True during a promote or rollback: the members must give up all partitions and join anew."""
     frozen: bool = False
-    """True if no request of the group goes to the source any more."""
+    """True if no request of the group goes to the cluster that the group leaves."""
     in_transactions: bool = False
     """True during the promote of a group whose positions are committed in transactions."""
+    at_target: bool = False
+    """True during a rollback: the group's coordinator is the target's."""
 
     @property
     def rejoining(self) -> bool:
@@ -387,6 +392,8 @@ class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
 
 
 def _group_route(state: State, record: GroupRecord) -> GroupRoute:
+    if record.phase is GroupPhase.ROLLING_BACK:
+        return GroupRoute(record.link, record.gathering, record.frozen, at_target=True)
     promoting = record.phase is GroupPhase.PROMOTING
     # Searched only during a promote: see `_Transactions`.
     in_transactions = promoting and any(record.group in each.groups for each in state.transactions(record.link))
@@ -415,7 +422,7 @@ def routing_table(state: State) -> RoutingTable:
     """Return the table that a state implies."""
     waiting = [r for r in state.groups(forgotten=True) if r.phase is not GroupPhase.PROMOTED]
     held = frozenset(r.group for r in waiting if _is_held(r))
-    followed = {r.group: _group_route(state, r) for r in waiting if r.mode is GroupMode.FOLLOW}
+    followed = {r.group: _group_route(state, r) for r in waiting if _is_followed(r)}
     return _table(state, _topics(state), held, followed)
 
 
@@ -478,13 +485,17 @@ def _groups(state: State, before: State, table: RoutingTable) -> tuple[frozenset
                 continue
             if _is_held(record):
                 held.add(name)
-            if record.mode is GroupMode.FOLLOW:
+            if _is_followed(record):
                 followed[name] = _group_route(state, record)
     return frozenset(held), followed
 
 
 def _is_held(record: GroupRecord) -> bool:
-    return record.mode is GroupMode.HOLD or record.frozen
+    return record.frozen or (record.mode is GroupMode.HOLD and record.phase is not GroupPhase.ROLLING_BACK)
+
+
+def _is_followed(record: GroupRecord) -> bool:
+    return record.mode is GroupMode.FOLLOW or record.phase is GroupPhase.ROLLING_BACK
 
 
 def _table(state: State, routes: Routes, held: frozenset[str], followed: Mapping[str, GroupRoute]) -> RoutingTable:

@@ -22,7 +22,6 @@ _REVERT = Absent("other words for a rollback", "kmigrate rollback TOPIC")
 
 ABSENT: Mapping[str, Absent] = {
     **dict.fromkeys(("revert", "failback", "demote"), _REVERT),
-    "group rollback": Absent("rollback of groups", "a group stays at the target: its topics can be rolled back alone"),
     "--target-lost": Absent("rollback without the target", "a rollback needs both clusters: kmigrate rollback TOPIC"),
 }
 """Features by verb (without `kmigrate`) and by option."""

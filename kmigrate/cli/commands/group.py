@@ -10,7 +10,7 @@ import typer
 from rich.console import Group as Stack
 
 from kmigrate.cli.base.call import Call, command
-from kmigrate.cli.base.options import Exclude, Group, Groups, Link, NewGroups, NoWait, PlanOnly, Regex, Yes
+from kmigrate.cli.base.options import Exclude, Group, Groups, Link, NewGroups, NoWait, PlanOnly, Regex, Timeout, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, need_copy, watched
 from kmigrate.cli.commands.patterns import add_patterns, check_names
@@ -27,7 +27,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.status.group_detail import group_detail
 from kmigrate.workflow.status.snapshot import group_status
 
-__all__ = ["app", "forget", "list_groups", "mirror", "promote", "show"]
+__all__ = ["app", "forget", "list_groups", "mirror", "promote", "rollback", "show"]
 
 app = typer.Typer(name="group", help="Mirrored consumer groups.", no_args_is_help=True)
 
@@ -121,6 +121,39 @@ async def promote(
                 await need_controller(call, connections, timeout)
             with watched(call, connections, name, "group", groups) as say:
                 records = await verbs.wait_groups(connections, name, groups, timeout, say)
+        json = {**made.as_json(), "groups": [encode_record(record) for record in records]}
+        return Answer(json, Stack(plan_view(made), groups_table(records)))
+
+
+@command(app, "rollback")
+async def rollback(
+    call: Call,
+    groups: Groups = None,
+    link: Link = None,
+    timeout: Timeout = 300.0,
+    no_wait: NoWait = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+) -> Answer:
+    """Give promoted groups back to the source, with the committed offsets of the target.
+
+    The members at routers join anew, as at a rebalance. A group that followed follows again and reads on at once. The
+    members of a group that held wait at the routers for the next promote: restart them with the source's address.
+    """
+    groups = call.required_list(groups, "GROUP", "the groups to roll back")
+    async with call.connections() as connections:
+        name = verbs.resolve_link(connections.log.state, call.link(link)).name
+        look = partial(verbs.roll_back_groups, connections, name, groups, who=call.who)
+        question = f"Roll {', '.join(groups)} back? Their committed offsets are the source's afterwards"
+        made = await call.carry_out(look, plan, yes, question)
+        if plan or no_wait:
+            return plan_answer(made)
+        way_on = f"to wait again: {advised('group rollback', name, *groups)}"
+        with interruptible(f"the rollback of group {', '.join(groups)}", CONTROLLER_GOES_ON, way_on):
+            if made.changes:
+                await need_controller(call, connections, timeout)
+            with watched(call, connections, name, "group", groups) as say:
+                records = await verbs.wait_groups_rolled_back(connections, name, groups, timeout, say)
         json = {**made.as_json(), "groups": [encode_record(record) for record in records]}
         return Answer(json, Stack(plan_view(made), groups_table(records)))
 

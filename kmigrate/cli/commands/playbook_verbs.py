@@ -38,6 +38,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "group forget": group.forget,
     "group mirror": group.mirror,
     "group promote": group.promote,
+    "group rollback": group.rollback,
     "promote": promote.promote,
     "rollback": rollback.rollback,
     "verify": verify.verify,
@@ -58,6 +59,7 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "group forget": ("groups",),
     "group mirror": ("groups",),
     "group promote": ("groups",),
+    "group rollback": ("groups",),
     "promote": ("topics",),
     "rollback": ("topics",),
 }

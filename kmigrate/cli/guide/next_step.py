@@ -118,6 +118,7 @@ def _promote_goes_on(at: Standing) -> NextStep | None:
     going = [each.topic for each in at.topics if each.phase in PROMOTING]
     going += [each.group for each in at.groups if each.phase is GroupPhase.PROMOTING]
     back = [each.topic for each in at.topics if each.phase in ROLLING_BACK]
+    back += [each.group for each in at.groups if each.phase is GroupPhase.ROLLING_BACK]
     if not going and not back:
         return None
     what = f"a promote is under way: {_some(going)}" if going else f"a rollback is under way: {_some(back)}"

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import GROUP_AT_TARGET, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.rehearsals import is_rehearsal
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, Snapshot, TopicStatus
 
@@ -116,4 +116,4 @@ def _topic(status: TopicStatus, at_ms: int) -> TopicStanding:
 def _group(status: GroupStatus) -> GroupStanding:
     members = -1 if status.source_members is None else len(status.source_members)
     direct = status.direct_members if status.mode is GroupMode.FOLLOW else members
-    return GroupStanding(status.group, status.phase, 0 if status.phase is GroupPhase.PROMOTED else direct)
+    return GroupStanding(status.group, status.phase, 0 if status.phase in GROUP_AT_TARGET else direct)

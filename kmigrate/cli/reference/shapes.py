@@ -266,6 +266,12 @@ class GroupPromote(Plan):
     groups: NotRequired[list[GroupState]]
 
 
+class GroupRollback(Plan):
+    """The plan, and the groups once they are rolled back."""
+
+    groups: NotRequired[list[GroupState]]
+
+
 class PromotedTopic(TopicState):
     """A promoted topic's record, with the times of the promote."""
 
@@ -1297,6 +1303,7 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
     "topic patterns": (Patterns, Plan),
     "group mirror": _CHANGES,
     "group promote": (GroupPromote,),
+    "group rollback": (GroupRollback,),
     "group forget": _CHANGES,
     "group list": (GroupList,),
     "group show": (GroupShow,),

@@ -14,13 +14,14 @@ from kmigrate.cli.views.routers import limits_line, served_line
 from kmigrate.cli.views.tables import NO_LINK, figure, full_width, phase_text, table
 from kmigrate.model.amounts import time_text
 from kmigrate.model.lag import Lag
-from kmigrate.model.lifecycle import AT_TARGET, GroupPhase
+from kmigrate.model.lifecycle import AT_TARGET, GROUP_AT_TARGET
 from kmigrate.model.presences import RouterPresence
 from kmigrate.workflow.groups.admission import refused_sentence, refused_way_on
 from kmigrate.workflow.groups.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
 from kmigrate.workflow.status.attention import (
     Need,
     group_attention,
+    group_reason,
     partition_problem,
     producer_text,
     topic_attention,
@@ -279,7 +280,7 @@ def _without_credential(found: MissingCredential) -> RenderableType:
 
 def _refused(group: GroupStatus) -> list[RenderableType]:
     """Return a line for each member that the target refuses, or would refuse."""
-    opened = group.phase is GroupPhase.PROMOTED
+    opened = group.phase in GROUP_AT_TARGET
     style = "red" if opened else "yellow"
     return [
         _alert(refused_sentence(group.group, each, opened=opened), style, refused_way_on(group.group, each))
@@ -308,12 +309,11 @@ def _withheld(group: GroupStatus) -> list[RenderableType]:
 
 
 def _group_note(group: GroupStatus) -> str:
-    waits = f"its promote waits: {group.promote_waits_for}" if group.promote_waits_for else ""
     unread = f"{group.unread:,} records before the copy were left unread" if group.unread else ""
     again = f"{group.read_again:,} records that it had read on the target were read again" if group.read_again else ""
     unplaced = _partitions("no committed position, so no lag, in", group.lag_unplaced)
     beyond = _partitions("a position beyond the log's end, so no lag, in", group.lag_beyond)
-    return "; ".join(said for said in (group.reason or waits, unplaced, beyond, unread, again) if said)
+    return "; ".join(said for said in (group_reason(group), unplaced, beyond, unread, again) if said)
 
 
 def _partitions(what: str, keys: tuple[tuple[str, int], ...]) -> str:

@@ -43,6 +43,7 @@ _PHASE_STYLES: dict[str, str] = {
     TopicPhase.ROLLBACK_FENCED: "bold yellow",
     GroupPhase.MIRRORED: "cyan",
     GroupPhase.PROMOTING: "yellow",
+    GroupPhase.ROLLING_BACK: "yellow",
 }
 _SHOWN_EXAMPLES = 20
 

@@ -57,8 +57,8 @@ class AdminHandler:
         if self._context.home and APIS[head.api_key].treatment is Treatment.ONE_BROKER:
             return build_answer(head)
         request = decode_request(frame, head)
-        if head.api_key == ApiKey.LIST_GROUPS and self._shared.table.followed:
-            return (yield from self._list_groups(head, frame, request))
+        if head.api_key == ApiKey.LIST_GROUPS and (followed := self._followed()):
+            return (yield from self._list_groups(head, frame, request, followed))
         if head.api_key == ApiKey.SHARE_GROUP_HEARTBEAT:
             return (yield from self._share(head, frame, request))
         return (yield from self._ask(head, frame, request))
@@ -170,9 +170,14 @@ class AdminHandler:
     def _say(self, head: RequestHead, text: str) -> None:
         self._shared.backend.say(f"{head.client_id or 'a client'}: {text}")
 
-    def _list_groups(self, head: RequestHead, frame: bytearray, request: Message) -> Conversation[Buffer]:
+    def _followed(self) -> frozenset[str]:
+        """Return the groups that the sources coordinate."""
+        return frozenset(group for group, route in self._shared.table.followed.items() if not route.at_target)
+
+    def _list_groups(
+        self, head: RequestHead, frame: bytearray, request: Message, followed: frozenset[str]
+    ) -> Conversation[Buffer]:
         """List the target's groups without groups that follow; one broker adds these as their sources describe them."""
-        followed = frozenset(self._shared.table.followed)
         first = min(self._shared.book.addresses, default=None)
         listed = read_answer(type(request), (yield from self._client.ask_target([frame], head.correlation_id)))
         answer = without_followed(listed, followed)

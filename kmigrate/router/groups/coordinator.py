@@ -1,6 +1,7 @@
 """Sends a client's group requests to group coordinators of a source, on the client's connections and with its rights.
 
-The coordinator is found first, and found again after an answer that says so, or after no answer.
+The coordinator is found first, and found again after an answer that says so, or after no answer. While a group is
+rolled back, its requests go to the target, where the client has found the coordinator.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass, field
 from kmigrate.protocol.api import ApiKey, Message, entity, frame_request, read_answer
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.shared.conversation import Conversation
-from kmigrate.router.shared.state import ClientLink, SharedState
+from kmigrate.router.shared.conversation import Conversation, Future
+from kmigrate.router.shared.state import ClientLink, Outcome, SharedState
 from kmigrate.router.wire.followed import codes_in, source_request
 from kmigrate.router.wire.groups import group_error
 
@@ -75,7 +76,7 @@ class GroupCoordinatorClient:
     gone: bool = False
     """True once the client is gone: the outcome of a request in flight is then NOT_COORDINATOR."""
     generations: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Newest generation in which a source has accepted each member of a group."""
+    """Newest generation in which the coordinator has accepted each member of a group."""
     _coordinators: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def ask(self, request: GroupRequest) -> Conversation[Message]:
@@ -87,6 +88,8 @@ class GroupCoordinatorClient:
 
     def reach(self, request: GroupRequest) -> Conversation[Message]:
         """Ask the coordinator as `ask` does; raise Unreached if no coordinator takes the request."""
+        if self.at_target(request):
+            return (yield from self._reach_target(request))
         head = request.head
         newest = self.shared.backend.source_version(request.link, head.api_key)
         if newest < 0:
@@ -109,22 +112,49 @@ class GroupCoordinatorClient:
         codes = codes_in(answer)
         if not codes.isdisjoint(ELSEWHERE):
             self._coordinators.pop(request.group_at_link, None)
+        self._note_accepted(request, codes)
+        return asked.in_client_version(answer)
+
+    def _reach_target(self, request: GroupRequest) -> Conversation[Message]:
+        """Ask the target; the outcome arrives also after the client is gone, so that no commit stays in flight."""
+        head, outcome = request.head, Future[Outcome]()
+        frame = frame_request(request.request, head.correlation_id, head.client_id)
+        self.client.write_to_target([frame], head.correlation_id, outcome.set)
+        answered = yield from outcome
+        if answered.frame is None:
+            raise Unreached(Code.NOT_COORDINATOR)
+        answer = read_answer(type(request.request), answered.frame)
+        self._note_accepted(request, codes_in(answer))
+        return answer
+
+    def _note_accepted(self, request: GroupRequest, codes: set[int]) -> None:
         if not codes.isdisjoint(_TO_MEMBERS):
             self.accepted(*request.member, getattr(request.request, "generation_id", None))
-        return asked.in_client_version(answer)
+
+    def at_target(self, request: GroupRequest) -> bool:
+        """Return whether the request's group is being rolled back, and the target is its coordinator."""
+        route = self.shared.table.followed.get(request.group)
+        return route is not None and route.at_target
 
     def knows(self, request: GroupRequest) -> bool:
         """Return whether the coordinator is known; if so, requests reach it in the order of sending, or are lost."""
-        return request.group_at_link in self._coordinators
+        return self.at_target(request) or request.group_at_link in self._coordinators
 
     def send(self, request: GroupRequest, message: Message) -> None:
         """Send a message to the coordinator of the request's group without waiting for the answer."""
+        if self.at_target(request):
+            self.send_to_target(request, message)
+            return
         node = self._coordinators.get(request.group_at_link, -1)
         if node >= 0:
             self.client.ask_coordinator(request.link, node, [frame_request(message, 0, request.head.client_id)], 0)
 
+    def send_to_target(self, request: GroupRequest, message: Message) -> None:
+        """Send a message to the target's coordinator of the group without waiting for the answer."""
+        self.client.ask_target([frame_request(message, 0, request.head.client_id)], 0)
+
     def accepted(self, group: str, member_id: str, generation: int | None) -> None:
-        """Note that the source's coordinator has accepted a member, in a generation if the request names one."""
+        """Note that the group's coordinator has accepted a member, in a generation if the request names one."""
         self.shared.followers.heard(group, member_id, self.client.now())
         if member_id and generation is not None:
             self.generations.pop((group, member_id), None)  # so that the newest stay last

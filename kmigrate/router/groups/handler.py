@@ -27,6 +27,11 @@ F  If a source's coordinator cannot be asked, the answer is NOT_COORDINATOR: cli
 G  A commit below the committed offset is refused if this router has answered the last request for that offset without
    the offset (`shared.pending_positions`). The commit is compared with the source's committed offset at that moment. So
    an operator's reset may go back, and so may a consumer's seek after an answer, and a consumer that never asks.
+H  While a group is rolled back (`at_target`), its members leave the target's coordinator. D and E hold with the
+   clusters exchanged. A, B and C do not, because the members' offsets are the target's. Before the group gathers, the
+   router only learns who its members are: all requests go to the target. When the group belongs to the
+   source again, a held join goes there as the join of a new member, and the former member leaves the target's group. If
+   the rollback is given up, the held join goes to the target as the client has sent the join.
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ from kmigrate.protocol.api import (
     ApiKey,
     Message,
     answer_type,
+    decode_request,
     entity,
     frame_answer,
     frame_request,
@@ -54,6 +60,7 @@ from kmigrate.router.shared.conversation import Conversation, Future, together
 from kmigrate.router.shared.pending_positions import Partition
 from kmigrate.router.shared.state import Buffer, ClientContext, ClientLink, SharedState
 from kmigrate.router.wire.followed import (
+    FIRST_OF_MEMBERS,
     codes_in,
     committed_in,
     leave_request,
@@ -65,6 +72,7 @@ from kmigrate.router.wire.followed import (
     returned_and_left_out,
     topics_of,
     without_epochs,
+    without_members,
 )
 from kmigrate.router.wire.groups import DELETES, asking_again, groups_of
 from kmigrate.router.wire.heartbeats import with_target_names
@@ -190,9 +198,16 @@ class GroupHandler:
     def _answer(self, request: GroupRequest) -> Conversation[Message]:
         """Answer a request about one group that follows."""
         key = request.head.api_key
-        if key in _WITH_POSITIONS and self._differs(topics_of(request.request)):
+        if key in _WITH_POSITIONS and not self._at_target(request) and self._differs(topics_of(request.request)):
             return request.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
         return (yield from self._by_api.get(key, self._coordinator.ask)(request))
+
+    def let_go(self, head: RequestHead, frame: bytearray) -> Message | None:
+        """Return the answer to a heartbeat of a member that a rollback, given up since, has told to own nothing."""
+        return self._heartbeats.let_go(head, decode_request(frame, head))
+
+    def _at_target(self, request: GroupRequest) -> bool:
+        return self._coordinator.at_target(request)
 
     def _ask_target(self, head: RequestHead, request: Message) -> Conversation[Message]:
         frame = frame_request(request, head.correlation_id, head.client_id)
@@ -211,6 +226,8 @@ class GroupHandler:
 
     def _describe(self, request: GroupRequest) -> Conversation[Message]:
         """Describe a group of the new protocol. Before Kafka 4.0 none exists; clients then ask for a classic group."""
+        if self._at_target(request):
+            return (yield from self._coordinator.ask(request))
         if self._shared.backend.source_version(request.link, ApiKey.CONSUMER_GROUP_DESCRIBE) < 0:
             return request.error(Code.GROUP_ID_NOT_FOUND)
         return with_target_names((yield from self._coordinator.ask(request)), self._shared.ids)
@@ -226,7 +243,7 @@ class GroupHandler:
 
     def _commit(self, commit: GroupRequest) -> Conversation[Message]:
         """Commit or delete at the source; in flight until the outcome is known, even if the client is gone."""
-        if commit.head.api_key not in DELETES:
+        if commit.head.api_key not in DELETES and not self._at_target(commit):
             commit.request = without_epochs(commit.request)
         if commit.head.api_key == ApiKey.OFFSET_COMMIT:
             commit.until = self._client.now() + _TRIED_S
@@ -332,7 +349,12 @@ class GroupHandler:
 
     def _committed_offsets(self, fetch: GroupRequest) -> Conversation[Message]:
         until = self._client.now() + _TRIED_S
+        if self._at_target(fetch):
+            return (yield from self._coordinator.ask(fetch))
         answer = yield from self._coordinator.ask(fetch)
+        if self._is_stranger(fetch, answer):
+            fetch.request = without_members(fetch.request, {fetch.group})
+            answer = yield from self._coordinator.ask(fetch)
         while (again := codes_in(answer) & _ASKED_AGAIN) and self._client.now() < until:
             self._come_again()
             self._fetches.append(Future())
@@ -362,6 +384,14 @@ class GroupHandler:
                 return fetch.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
         return asking_again(without_epochs(answer))
 
+    def _is_stranger(self, fetch: GroupRequest, answer: Message) -> bool:
+        """Return whether the source does not know the member, because the group has just come back (rule H).
+
+        Java's applications end at that error, if no heartbeat has told the member before.
+        """
+        named = fetch.head.version >= FIRST_OF_MEMBERS and Code.UNKNOWN_MEMBER_ID in codes_in(answer)
+        return named and self._shared.followers.returned(fetch.group, self._client.now())
+
     # rebalances (rules D and E)
 
     def _join(self, join: GroupRequest) -> Conversation[Message]:
@@ -370,7 +400,8 @@ class GroupHandler:
         self._beat()
         self._shared.waiting.setdefault(self)
         try:
-            answer = yield from self._join_at_source(join)
+            back = self._join_back if self._at_target(join) else self._join_at_source
+            answer = yield from back(join)
         finally:
             self._joins.remove(join)
             self._shared.followers.joined(*join.member)
@@ -392,6 +423,33 @@ class GroupHandler:
         join.named = str(answer.member_id)
         self._shared.followers.join(*join.member)
         return answer if (yield from self._while_rejoining(join)) else None
+
+    def _join_back(self, join: GroupRequest) -> Conversation[Message | None]:
+        """Hold a join while the group gathers; then join at the source, or at the target after a give-up (rule H).
+
+        None once the group holds.
+        """
+        if (route := self._route(join)) is not None and not route.gathering:
+            return (yield from self._coordinator.ask(join))
+        while self._at_target(join):
+            yield from self._changed
+        if self._route(join) is None and join.group not in self._shared.table.held_groups:
+            return (yield from self._ask_target(join.head, join.request))
+        if join.member_id:
+            self._coordinator.generations.pop(join.member, None)
+            self._coordinator.send_to_target(join, leave_request(*join.member, 0))
+        self._rename(join, "")
+        answer = yield from self._join_at_source(join)
+        if answer is not None and code_of(answer.error_code) == Code.MEMBER_ID_REQUIRED:
+            self._rename(join, str(answer.member_id))
+            answer = yield from self._join_at_source(join)
+        return answer
+
+    def _rename(self, join: GroupRequest, member_id: str) -> None:
+        """Give a held join another member id."""
+        self._shared.followers.joined(*join.member)
+        join.request = replace(join.request, member_id=type(join.request.member_id)(member_id))
+        self._shared.followers.join(*join.member)
 
     def _while_rejoining(self, join: GroupRequest) -> Conversation[bool]:
         """Wait while the group rejoins; return whether the group still follows."""

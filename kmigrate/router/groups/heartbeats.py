@@ -24,6 +24,10 @@ F  Once the group is open, the target does not know the members, and says so (25
    once and without an error to the application, because there is nothing to lose. For a while they go on sending
    heartbeats often: each partition that moves between members there takes a heartbeat of each. The former members leave
    the source's group.
+G  A rollback is a promote with the clusters exchanged (`handler`, rule H): heartbeats go to the target, whose topic ids
+   the members know. If the rollback is given up, heartbeats pass to the target unread, so each member that was told to
+   own nothing is remembered, and the next heartbeat of the member is answered as in E. Once the source has the group, a
+   member's heartbeat is answered 25 there, and the former member leaves the target's group.
 """
 
 from __future__ import annotations
@@ -34,10 +38,11 @@ from uuid import UUID
 from kmigrate.model.routes import RoutingTable
 from kmigrate.protocol.api import ApiKey, Message
 from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.groups.coordinator import GroupCoordinatorClient, GroupRequest
 from kmigrate.router.shared.conversation import Conversation
 from kmigrate.router.shared.state import ClientLink, SharedState
-from kmigrate.router.wire.groups import leaves_group
+from kmigrate.router.wire.groups import group_error, leaves_group
 from kmigrate.router.wire.heartbeats import (
     Partitions,
     leaving,
@@ -63,7 +68,7 @@ _LONG_AGO = float("-inf")
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A member that the source's coordinator has answered on this connection."""
+    """A member that the group's coordinator has answered on this connection."""
 
     beat: GroupRequest
     """Newest heartbeat."""
@@ -77,6 +82,8 @@ class _Member:
     """Time when the promote told the member to own nothing, or last to send a full heartbeat (C); reset afterwards."""
     done: bool = False
     """True once the member has reported since that no partition is owned."""
+    at_target: bool = False
+    """True if the newest heartbeat came during a rollback (G)."""
 
     @property
     def emptied(self) -> bool:
@@ -91,10 +98,18 @@ class HeartbeatHandler:
         self._client = client
         self._coordinator = coordinator
         self._members: dict[tuple[str, str], _Member] = {}
+        self._let_go: set[tuple[str, str]] = set()
+        """Members that were told to own nothing by a rollback that was given up (G)."""
         self._table: RoutingTable | None = None
 
     def can(self, link: str, heartbeat: Message) -> bool:
-        """Return whether a link's source understands the heartbeat; before Kafka 4.0 brokers lack the new protocol."""
+        """Return whether a link's source understands the heartbeat; before Kafka 4.0 brokers lack the new protocol.
+
+        A group that is rolled back has its members at the target, which does.
+        """
+        route = self._shared.table.followed.get(str(heartbeat.group_id))
+        if route is not None and route.at_target:
+            return True
         newest = self._shared.backend.source_version(link, ApiKey.CONSUMER_GROUP_HEARTBEAT)
         if newest < 0 and self._shared.backend.source_version(link, ApiKey.HEARTBEAT) < 0:
             self._shared.backend.refresh_source(link)
@@ -123,7 +138,19 @@ class HeartbeatHandler:
         if not gathering:
             member.emptied_at = _LONG_AGO
         answer = yield from self._ask(beat)
-        return answer if code_of(answer.error_code) else self._shown(beat, answer)
+        code = code_of(answer.error_code)
+        if code == Code.GROUP_ID_NOT_FOUND and int(beat.request.member_epoch):
+            return beat.error(Code.UNKNOWN_MEMBER_ID)  # the group is back at the source, without a protocol yet (G)
+        return answer if code else self._shown(beat, answer)
+
+    def let_go(self, head: RequestHead, heartbeat: Message) -> Message | None:
+        """Return the answer that makes a member say everything, once, after a rollback that was given up (G)."""
+        member = str(heartbeat.group_id), str(heartbeat.member_id)
+        if member not in self._let_go:
+            return None
+        self._let_go.discard(member)
+        ask_all = int(heartbeat.member_epoch) > 0 and not says_everything(heartbeat)
+        return group_error(head, heartbeat, Code.NOT_COORDINATOR) if ask_all else None
 
     def advance(self) -> None:
         """Apply rules E and F, once per table."""
@@ -132,12 +159,23 @@ class HeartbeatHandler:
         self._table = self._shared.table
         for key, member in list(self._members.items()):
             route = self._table.followed.get(member.beat.group)
-            if route is None:
+            if member.at_target and (route is None or not route.at_target):
+                self._rolled_back(key, member)
+            elif route is None:
                 self._forget(key)
                 if member.beat.group not in self._table.held_groups:  # otherwise the group was given another mode
                     self._coordinator.send(member.beat, leaving(member.beat.request))
             elif not route.gathering:
                 self._note_done(member, done=False)
+
+    def _rolled_back(self, key: tuple[str, str], member: _Member) -> None:
+        """Apply rule G after the end of a rollback."""
+        self._forget(key)
+        table, group = self._shared.table, member.beat.group
+        if group in table.followed or group in table.held_groups:
+            self._coordinator.send_to_target(member.beat, leaving(member.beat.request))
+        elif member.emptied:
+            self._let_go.add(key)
 
     def closed(self) -> None:
         for key in list(self._members):
@@ -151,6 +189,7 @@ class HeartbeatHandler:
         if len(self._members) > _MOST_MEMBERS:
             self._forget(next(iter(self._members)))
         member.beat = beat
+        member.at_target = self._coordinator.at_target(beat)
         return member
 
     def _gathering(self, beat: GroupRequest) -> bool:
@@ -173,7 +212,7 @@ class HeartbeatHandler:
         if says_everything(member.beat.request) or not int(member.beat.request.member_epoch):
             return False
         if not gathering:
-            return self._wants_assignment(member) or member.emptied
+            return not member.at_target and (self._wants_assignment(member) or member.emptied)
         now = self._client.now()
         if member.done or not member.emptied or now - member.emptied_at < _PROBED_S:
             return False
@@ -203,6 +242,8 @@ class HeartbeatHandler:
     # answers
 
     def _ask(self, beat: GroupRequest) -> Conversation[Message]:
+        if self._coordinator.at_target(beat):
+            return self._coordinator.ask(beat)
         return self._coordinator.ask(replace(beat, request=with_source_ids(beat.request, self._shared.ids)))
 
     def _shown(self, beat: GroupRequest, answer: Message) -> Message:
@@ -217,7 +258,9 @@ class HeartbeatHandler:
             if not member.emptied:
                 member.emptied_at = now
             return sooner(letting_go(answer))
-        answer, withheld = with_target_ids(answer, self._shared.ids)
+        withheld: frozenset[UUID] = frozenset()
+        if not member.at_target:
+            answer, withheld = with_target_ids(answer, self._shared.ids)
         if answer.assignment is not None:
             self._withhold(member, withheld)
             if (owned(answer.assignment) or frozenset()) - member.owned:

@@ -5,6 +5,7 @@ A  A trial join changes nothing at the target (`wire.trials`). The trial goes th
 B  A trial is made when a member joins, and again when the promote of its group begins. After a refusal, or an answer
    that says nothing, the member's first request after two seconds makes the next trial, so a granted right counts.
 C  While a trial has no answer, the router's report says so (`GroupReport.trials`), and the promote waits.
+   A group that is rolled back has its members at the target, and needs no trial.
 D  After the promote the joins' own answers count. A refusal is told until the client is let in, ten minutes at most.
 """
 
@@ -100,6 +101,8 @@ class TrialJoins:
         if trial.pending:
             return False
         now, route = self._client.now(), self._shared.table.followed.get(group)
+        if route is not None and route.at_target:
+            return False
         if route is not None and route.gathering and trial.at < self._shared.followers.gathering(group, now):
             return True
         return now - trial.at >= (_PAUSE_S if trial.fresh else float("inf") if trial.settled else _AGAIN_S)

@@ -380,6 +380,10 @@ class Session:
         looks = key in JOINING or key == ApiKey.OFFSET_FETCH
         opened = frozenset(self._shared.followers.opened(self._client.now()) if looks else ())
         watched = self._shared.trials.watched(opened) if key in JOINING else frozenset()
+        if opened and key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            full = self._groups.let_go(self._decodable(head, frame), frame)
+            if full is not None:
+                return frame_answer(full, head.correlation_id)
         answer = yield from self._client.ask_target([frame], head.correlation_id)
         if key == ApiKey.OFFSET_FOR_LEADER_EPOCH:
             return self._ready(head, answer, since)

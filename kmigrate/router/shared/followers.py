@@ -68,6 +68,10 @@ class Followers:
     """Groups that wait for their promotes."""
     _opened: dict[str, float] = field(default_factory=dict)
     """Groups of the target that followed, or waited, until a moment ago, with the time of their opening."""
+    _at_target: frozenset[str] = frozenset()
+    """Groups that are rolled back."""
+    _returned: dict[str, float] = field(default_factory=dict)
+    """Groups that follow again since the end of their rollback, with the time of that end."""
 
     def heard(self, group: str, member_id: str, now: float) -> None:
         """Note that the source's coordinator has accepted a member."""
@@ -124,9 +128,13 @@ class Followers:
 
     def opened(self, now: float) -> Collection[str]:
         """Return the groups whose members may not know yet that the group belongs to the target."""
-        for group in [group for group, since in self._opened.items() if now - since > _OPENED_S]:
-            del self._opened[group]
+        _forget_old(self._opened, now)
         return self._opened.keys()
+
+    def returned(self, group: str, now: float) -> bool:
+        """Return whether members of the group may not know yet that the group belongs to the source again."""
+        _forget_old(self._returned, now)
+        return group in self._returned
 
     def leave(self, group: str) -> None:
         """Count a request to the source that changes the group's committed offsets."""
@@ -162,6 +170,9 @@ class Followers:
         self.opened(now)
         self._opened |= dict.fromkeys(gone | (self._held - table.held_groups - table.followed.keys()), now)
         self._followed, self._held = frozenset(table.followed), frozenset(table.held_groups)
+        at_target = frozenset(group for group, route in table.followed.items() if route.at_target)
+        self._returned |= dict.fromkeys((self._at_target - at_target) & table.followed.keys(), now)
+        self._at_target = at_target
         return gone
 
     def reports(
@@ -198,3 +209,9 @@ class Followers:
             known.pop(mark, None)
             if not known:
                 del self._assigned[group]
+
+
+def _forget_old(groups: dict[str, float], now: float) -> None:
+    """Forget groups whose members all know by now which cluster the group belongs to."""
+    for group in [group for group, since in groups.items() if now - since > _OPENED_S]:
+        del groups[group]

@@ -341,12 +341,12 @@ class TransactionHandler:
             self._shared.open_at_target.overtaken[txn.name] = self._client.now()
         if frozen or (not held and self._waits(txn, at, ())):
             yield from self._next_table(txn)
-        home = TARGET if route is None else route.link
+        home = TARGET if route is None or route.at_target else route.link
         if held or at not in (None, home):
             if at is None:
                 self._locator.refused.add(txn.name)
             return self._refuse_group(txn, group)
-        if route is not None:
+        if route is not None and not route.at_target:
             return (yield from self._enter_at_source(txn, route.link, (), (group,)))
         return (yield from self._begin_at_target(txn))
 
@@ -362,9 +362,9 @@ class TransactionHandler:
             # The input was read before the group's members joined anew. The client must abort, and do the work again
             # from the group's committed offsets.
             return txn.answer(Code.ILLEGAL_GENERATION)
-        if route is not None:
+        if route is not None and not route.at_target:
             return (yield from self._commit_at_source(txn, route.link, group))
-        if group in self._shared.table.held_groups:
+        if route is None and group in self._shared.table.held_groups:
             return self._refuse_group(txn, group)
         return (yield from txn.to_target(self._client))
 

@@ -28,6 +28,7 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.wire.groups import groups_of
 
 __all__ = [
+    "FIRST_OF_MEMBERS",
     "Asked",
     "as_no_member",
     "codes_in",
@@ -42,12 +43,14 @@ __all__ = [
     "source_request",
     "topics_of",
     "without_epochs",
+    "without_members",
 ]
 
 _EPOCH = "committed_leader_epoch"
 _FIRST_BATCHED = 8
 _LAST_OF_ONE_GROUP = 7
-_FIRST_OF_MEMBERS = 9
+FIRST_OF_MEMBERS = 9
+"""OffsetFetch version from which a request names the member."""
 _LEAVE_VERSION = 4
 
 
@@ -198,20 +201,26 @@ def as_no_member(head: RequestHead, frame: bytearray, answer: bytearray, opened:
 
     None where the target knows all members, or a rejected member's group is not in `opened` (a moment ago).
     """
-    if head.api_key != ApiKey.OFFSET_FETCH or head.version < _FIRST_OF_MEMBERS:
+    if head.api_key != ApiKey.OFFSET_FETCH or head.version < FIRST_OF_MEMBERS:
         return None
     groups = read_answer(head, answer).groups
     unknown = {str(g.group_id) for g in groups if code_of(g.error_code) == Code.UNKNOWN_MEMBER_ID} & set(opened)
     if not unknown:
         return None
 
+    request = without_members(decode_request(frame, head), unknown)
+    return frame_request(request, head.correlation_id, head.client_id)
+
+
+def without_members(request: Message, groups: Collection[str]) -> Message:
+    """Return an OffsetFetch request of version 9 or later without the member ids of some groups."""
+
     def no_member(group: Message) -> Message:
-        if str(group.group_id) not in unknown:
+        if str(group.group_id) not in groups:
             return group
         return replace(group, member_id=None, member_epoch=type(group.member_epoch)(-1))
 
-    request = change_each(decode_request(frame, head), ("groups",), no_member)
-    return frame_request(request, head.correlation_id, head.client_id)
+    return change_each(request, ("groups",), no_member)
 
 
 def leave_request(group: str, member_id: str, newest: int) -> Message:

@@ -113,7 +113,7 @@ class Unit:
         names, groups = unit_of(state.couplings(record.link), [record.topic])
         topics = (state.topic(record.link, name) for name in sorted(names))
         known = (state.group(record.link, name) for name in sorted(groups))
-        follows = (g for g in known if g and g.mode is GroupMode.FOLLOW and g.phase is not GroupPhase.PROMOTED)
+        follows = (g for g in known if g and g.mode is GroupMode.FOLLOW and not g.at_target)
         return Unit(record.topic, tuple(filter(None, topics)), tuple(follows))
 
     @property

@@ -30,6 +30,7 @@ from kmigrate.workflow.controller.report_writer import ReportWriter
 from kmigrate.workflow.controller.scheduled import ScheduledPromotes
 from kmigrate.workflow.groups.following import FollowHandover
 from kmigrate.workflow.groups.handover import GroupHandover
+from kmigrate.workflow.groups.rollback import GroupRollback
 from kmigrate.workflow.groups.watch import GroupFigures, GroupWatch, WatchSettings
 from kmigrate.workflow.promote.closing import SourceCloser
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
@@ -184,6 +185,8 @@ class Controller:
         for group in state.groups():
             if group.phase is GroupPhase.PROMOTING:
                 due[group.key] = partial(self._hand_over, group)
+            elif group.phase is GroupPhase.ROLLING_BACK:
+                due[group.key] = partial(self._roll_group_back, group)
         self._troubles = {key: why for key, why in self._troubles.items() if key in due}
         for key in self._busy.keys() - due.keys():
             if not self._busy[key].cancelling():
@@ -233,6 +236,12 @@ class Controller:
         target, target_admin = self._connections.target, self._connections.target_admin
         clusters = LinkClusters(self._log, source, source_admin, target, target_admin)
         await TopicRollback(record.link, record.topic, clusters, self._progress, self._rounds, self._hooks).run()
+
+    async def _roll_group_back(self, record: GroupRecord) -> None:
+        link, settings = self._log.state.link(record.link), self._settings
+        if link is not None:
+            times = settings.gather_timeout_s, settings.handover_timeout_s
+            await GroupRollback(self._connections, link, record.group, *times, self._progress).run()
 
     async def _hand_over(self, record: GroupRecord) -> None:
         link = self._log.state.link(record.link)

@@ -1,7 +1,7 @@
 """Refuses a group's promote, or gives the promote up before the group opens, if the target would refuse members.
 
-A refused member cannot come back: no verb returns a promoted group to the source. The target's limits are compared with
-what members ask for, and the target itself answers the routers' trial joins (`router.groups.trials`).
+A refused member would stand still until a rollback of its group. The target's limits are compared with what members ask
+for, and the target itself answers the routers' trial joins (`router.groups.trials`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ D  Once the flip of these topics names the group there is no way but forward (`u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import GroupMember, GroupState
@@ -42,6 +41,7 @@ from kmigrate.workflow.groups.membership import (
     NEW_PROTOCOL,
     members_at_routers,
     named_members,
+    not_joined,
     reports_on,
     undrained_router,
 )
@@ -132,7 +132,7 @@ class FollowHandover:
     async def _gather(self) -> None:
         """Wait until all members have joined anew (rule A)."""
         deadline = monotonic() + self.gather_s
-        while missing := self._not_joined((await self._described()).members):
+        while missing := not_joined(self.log, self.group, (await self._described()).members):
             await self._refuse_outsiders(missing)
             if monotonic() > deadline:
                 named = named_members(missing)
@@ -163,14 +163,10 @@ class FollowHandover:
     async def _owning(self) -> list[GroupMember]:
         """Return members of a group with the new protocol that still own a partition; all must come through routers."""
         described = await self._described()
-        if described.kind != NEW_PROTOCOL or not (missing := self._not_joined(described.members)):
+        if described.kind != NEW_PROTOCOL or not (missing := not_joined(self.log, self.group, described.members)):
             return []
         await self._refuse_outsiders(missing)
         return missing
-
-    def _not_joined(self, members: Sequence[GroupMember]) -> list[GroupMember]:
-        joined = {mark for report in reports_on(self.log, self.group) for mark in report.joined}
-        return [member for member in members if member_mark(member.member_id) not in joined]
 
     async def _refuse_outsiders(self, members: list[GroupMember]) -> None:
         """Refuse where some of these members speak through no router."""

@@ -38,7 +38,7 @@ from kmigrate.workflow.groups.admission import refuse_unadmitted
 from kmigrate.workflow.groups.membership import named_members, outsiders, refuse_members
 from kmigrate.workflow.groups.misplaced import members_at_target
 
-__all__ = ["ByPartition", "GroupHandover", "HandedOver", "Wanted", "read_again", "unread"]
+__all__ = ["ByPartition", "GroupHandover", "HandedOver", "Wanted", "by_partition", "read_again", "unread"]
 
 ByPartition = Mapping[str, Mapping[int, int]]
 """A number for each partition, by topic."""
@@ -182,7 +182,7 @@ class GroupHandover:
                 next_step=f"find who commits for {group} on the source, then: {self._again}",
             )
         written, left_at = (
-            _by_partition({key: committed.offset for key, committed in positions.items()})
+            by_partition({key: committed.offset for key, committed in positions.items()})
             for positions in (wanted, on_source)
         )
         return HandedOver(written, left_unread, again, left_at)
@@ -242,10 +242,11 @@ def read_again(wanted: Wanted, on_target: Mapping[tuple[str, int], CommittedOffs
 
 
 def _counts(numbers: Mapping[tuple[str, int], int]) -> ByPartition:
-    return _by_partition({key: count for key, count in numbers.items() if count > 0})
+    return by_partition({key: count for key, count in numbers.items() if count > 0})
 
 
-def _by_partition(numbers: Mapping[tuple[str, int], int]) -> ByPartition:
+def by_partition(numbers: Mapping[tuple[str, int], int]) -> ByPartition:
+    """Return numbers of partitions by topic and partition."""
     found: dict[str, dict[int, int]] = {}
     for (topic, partition), number in sorted(numbers.items()):
         found.setdefault(topic, {})[partition] = number

@@ -18,11 +18,13 @@ from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.running import registered_routers
+from kmigrate.workflow.groups.misplaced import without_placeholder
 
 __all__ = [
     "NEW_PROTOCOL",
     "members_at_routers",
     "named_members",
+    "not_joined",
     "outsiders",
     "refuse_members",
     "reports_on",
@@ -53,7 +55,7 @@ async def outsiders(log: StateLog, source: Admin, record: GroupRecord) -> Sequen
     """Return the members that may commit on the source past all routers."""
     if record.mode is GroupMode.FOLLOW:
         return await still_direct(log, source, record.group)
-    return (await source.describe_groups([record.group]))[record.group].members
+    return without_placeholder((await source.describe_groups([record.group]))[record.group].members, record.group)
 
 
 def refuse_members(record: GroupRecord, members: Sequence[GroupMember]) -> None:
@@ -74,26 +76,33 @@ def named_members(members: Sequence[GroupMember]) -> str:
     return ", ".join(f"{m.client_id} at {m.host} ({m.member_id})" for m in members[:5]) + more
 
 
-async def still_direct(log: StateLog, source: Admin, group: str) -> Sequence[GroupMember]:
-    """Return the members that no router has named for a while."""
+async def still_direct(log: StateLog, cluster: Admin, group: str) -> Sequence[GroupMember]:
+    """Return the members of a cluster's group that no router has named for a while."""
     began = monotonic()
     while True:
-        described = (await source.describe_groups([group]))[group]
+        described = (await cluster.describe_groups([group]))[group]
         known = members_at_routers(log, group)
-        found = [member for member in described.members if member_mark(member.member_id) not in known]
+        members = without_placeholder(described.members, group)
+        found = [member for member in members if member_mark(member.member_id) not in known]
         if not found or monotonic() > began + (_NEW_HEARTBEATS_S if described.kind == NEW_PROTOCOL else _HEARTBEATS_S):
             return found
         await sleep(_PAUSE_S)
 
 
-def undrained_router(log: StateLog, group: str, epoch: int) -> str | None:
+def not_joined(log: StateLog, group: str, members: Sequence[GroupMember]) -> list[GroupMember]:
+    """Return the members of which no router says that they have joined anew."""
+    joined = {mark for report in reports_on(log, group) for mark in report.joined}
+    return [each for each in without_placeholder(members, group) if member_mark(each.member_id) not in joined]
+
+
+def undrained_router(log: StateLog, group: str, epoch: int, side: str = "the source") -> str | None:
     """Name a registered router that has not applied `epoch`, or has commits or trial joins of the group in flight."""
     for router, presence in registered_routers(log):
         if presence is None or presence.applied < epoch:
             return f"router {router.name} on {router.host} has not said that it lets the group commit no more"
         report = presence.groups.get(group, GroupReport())
         if report.in_flight:
-            return f"router {router.name} still waits for commits or transactions of group {group} at the source"
+            return f"router {router.name} still waits for commits or transactions of group {group} at {side}"
         if report.trials:
             return f"router {router.name} still waits for the target's answers to trial joins of group {group}"
     return None

@@ -62,12 +62,12 @@ _WRONG_SIDE = {GroupPhase.PROMOTED: ClusterSide.SOURCE, GroupPhase.MIRRORED: Clu
 
 
 def wrong_side(record: GroupRecord) -> ClusterSide | None:
-    """Return the cluster at which the group has no members; None while its promote is under way."""
+    """Return the cluster at which the group has no members; None while a promote or rollback is under way."""
     return _WRONG_SIDE.get(record.phase)
 
 
 def not_former(members: Sequence[GroupMember], record: GroupRecord) -> tuple[GroupMember, ...]:
-    """Leave out the members that were at routers until the promote: the source lists them until their sessions end."""
+    """Leave out the members that were at routers until the promote or rollback: they are listed until sessions end."""
     former = frozenset(record.former)
     return tuple(member for member in members if member_mark(member.member_id) not in former)
 
@@ -78,7 +78,7 @@ async def members_at_target(target: ClusterClient, group: str) -> tuple[GroupMem
 
 
 def without_placeholder(members: Sequence[GroupMember], group: str) -> tuple[GroupMember, ...]:
-    """Leave out the placeholder that keeps a group in the new protocol during its promote."""
+    """Leave out the placeholder that keeps a group in the new protocol during its promote or rollback."""
     ours = placeholder_id(group)
     return tuple(member for member in members if member.member_id != ours)
 
@@ -97,7 +97,7 @@ async def misplaced_in(
 
 def _not_ours(members: Sequence[GroupMember], record: GroupRecord) -> tuple[GroupMember, ...]:
     if wrong_side(record) is ClusterSide.TARGET:
-        return without_placeholder(members, record.group)
+        return not_former(without_placeholder(members, record.group), record)
     return not_former(without_hold(members), record)
 
 

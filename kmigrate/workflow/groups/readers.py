@@ -23,9 +23,18 @@ from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.workflow.base.plan import Finding, refuse
 
-__all__ = ["GroupReads", "group_reads", "read_logs", "readers_at", "reading_groups", "refuse_readers"]
+__all__ = [
+    "REBALANCING",
+    "GroupReads",
+    "group_reads",
+    "read_logs",
+    "readers_at",
+    "reading_groups",
+    "refuse_readers",
+    "settled_groups",
+]
 
-_REBALANCING = frozenset({"preparing_rebalancing", "completing_rebalancing"})
+REBALANCING = frozenset({"preparing_rebalancing", "completing_rebalancing"})
 """States in which a coordinator does not tell assignments."""
 _REBALANCE_S = 5.0
 """Longest wait for a rebalance; a rebalance may take as long as a dead member's session."""
@@ -42,7 +51,7 @@ class GroupReads:
 
 async def group_reads(source: ClusterClient, groups: Collection[str]) -> dict[str, GroupReads]:
     """Return what each group reads; raise the failure of the first group that was not described."""
-    described = await _assigned(source, groups)
+    described = await settled_groups(source, groups)
     positions = all_answered(await read_all_positions(source, groups))
     return {name: _reads(described[name], positions[name]) for name in groups}
 
@@ -69,7 +78,7 @@ async def readers_at(cluster: ClusterClient, admin: Admin, topics: Collection[st
 async def refuse_readers(state: State, link: str, topic: str, source: ClusterClient) -> None:
     """Refuse a fence where a member is assigned the topic by now; commits of members that have left do not count."""
     groups = _unpromoted(state, link)
-    described = await _assigned(source, groups)
+    described = await settled_groups(source, groups)
     found = _waits_for(state, groups, {name: described[name].assigned for name in groups}, [topic])
     if found:
         raise Refused(found[0].ref, "; ".join(finding.what for finding in found))
@@ -105,14 +114,14 @@ def _unpromoted(state: State, link: str) -> dict[str, GroupRecord]:
     return {record.group: record for record in state.groups(link) if record.phase is not GroupPhase.PROMOTED}
 
 
-async def _assigned(source: ClusterClient, groups: Iterable[str]) -> dict[str, GroupState]:
+async def settled_groups(cluster: ClusterClient, groups: Iterable[str]) -> dict[str, GroupState]:
     """Describe each group once the group does not rebalance, or after a moment."""
     deadline = monotonic() + _REBALANCE_S
     described: dict[str, GroupState] = {}
     asked = list(groups)
     while True:
-        described |= all_answered(await describe_groups(source, asked))
-        asked = [group for group in asked if described[group].state in _REBALANCING]
+        described |= all_answered(await describe_groups(cluster, asked))
+        asked = [group for group in asked if described[group].state in REBALANCING]
         if not asked or monotonic() > deadline:
             return described
         await sleep(_PAUSE_S)

@@ -108,6 +108,15 @@ class _Held:
     """Time of the next request for the hold."""
 
 
+_Promote = tuple[str, str, int]
+"""Link, group, and the time since when the group is promoted."""
+
+
+def _promote_of(record: GroupRecord) -> _Promote:
+    """Name the promote that a hold belongs to: each rollback, even if given up, ends the hold."""
+    return record.link, record.group, record.since_ms
+
+
 class GroupWatch:
     """Looks at every mirrored and promoted group of the links that are not finished, round by round."""
 
@@ -116,7 +125,7 @@ class GroupWatch:
         self._log = connections.log
         self._settings = settings
         self._figures = figures
-        self._holds: dict[tuple[str, str], _Held] = {}
+        self._holds: dict[_Promote, _Held] = {}
         self._commits_due: dict[tuple[str, str], float] = {}
 
     async def run(self) -> None:
@@ -130,15 +139,18 @@ class GroupWatch:
             self._figures.groups.clear()
 
     async def look(self) -> None:
-        watched: set[tuple[str, str]] = set()
-        for link in self._log.state.links():
-            if link.finished_ms or link.deleting_ms:
-                continue
-            records = [record for record in self._log.state.groups(link.name) if wrong_side(record) is not None]
-            watched |= {(record.link, record.group) for record in records}
-            await self._look_at_all(link, records)
-        for key in self._holds.keys() - watched:
-            await self._release(key)
+        of_link = [
+            (link, [record for record in self._log.state.groups(link.name) if wrong_side(record) is not None])
+            for link in self._log.state.links()
+            if not link.finished_ms and not link.deleting_ms
+        ]
+        records = [record for _, there in of_link for record in there]
+        holdable = {_promote_of(record) for record in records if wrong_side(record) is ClusterSide.SOURCE}
+        for promote in self._holds.keys() - holdable:  # before the next holds of the same groups are taken
+            await self._release(promote)
+        for link, there in of_link:
+            await self._look_at_all(link, there)
+        watched = {(record.link, record.group) for record in records}
         for of_group in (self._figures.groups, self._commits_due):
             for key in of_group.keys() - watched:
                 del of_group[key]
@@ -239,7 +251,7 @@ class GroupWatch:
         if not self._settings.hold or known.members:
             known.held = False
             return
-        key = (record.link, record.group)
+        key = _promote_of(record)
         held = self._holds.setdefault(key, _Held(GroupHold(source, record.group)))
         try:
             if monotonic() >= held.due:
@@ -259,7 +271,7 @@ class GroupWatch:
             return _DENIED_S
         return 0.0 if code else hold.session_s / 3
 
-    async def _release(self, key: tuple[str, str]) -> None:
+    async def _release(self, key: _Promote) -> None:
         held = self._holds.pop(key)
         try:
             if held.hold.session_s:

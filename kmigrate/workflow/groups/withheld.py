@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
-from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupMode, GroupPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupMode
 from kmigrate.model.presences import GroupReport
 from kmigrate.model.records import GroupRecord
 from kmigrate.model.state import State
@@ -63,7 +63,7 @@ def withheld_topics(
     state: State, group: GroupRecord, reports: Collection[GroupReport], names: Mapping[str, str]
 ) -> tuple[tuple[WithheldTopic, ...], int]:
     """Merge all routers' reports by topic name; also return how many further topics, at least, a router had."""
-    if group.mode is not GroupMode.FOLLOW or group.phase is GroupPhase.PROMOTED:
+    if group.mode is not GroupMode.FOLLOW or group.at_target:
         return (), 0  # a router may not have heard of this yet
     members: Counter[str] = Counter()
     named = dict(names)

@@ -29,7 +29,8 @@ Kind = Literal["lag", "topics", "groups", "running", "seconds"]
 _LAG = re.compile(r"lag <= (\d+)")
 _SECONDS = re.compile(r"seconds ([0-9]{1,8}(?:\.[0-9]{1,9})?)")
 _TOPIC_PHASES = [phase for phase in TopicPhase if phase not in ROLLING_BACK]
-"""Phases that a condition can name: a topic that is rolling back counts as promoted."""
+"""Phases that a condition can name: a topic or group that is rolling back counts as promoted."""
+_GROUP_PHASES = [phase for phase in GroupPhase if phase is not GroupPhase.ROLLING_BACK]
 _RUNNING = ("mirror", "router", "controller")
 
 
@@ -78,8 +79,8 @@ class Condition:
                 phases = {t.topic: _named(t.phase) for t in shot.topics if scope.covers(t.link)}
                 return self._phases("topic", scope.topics or sorted(phases), phases, _TOPIC_PHASES)
             case "groups":
-                states = {g.group: g.phase for g in shot.groups if scope.covers(g.link)}
-                return self._phases("group", scope.groups or sorted(states), states, list(GroupPhase))
+                states = {g.group: _named_group(g.phase) for g in shot.groups if scope.covers(g.link)}
+                return self._phases("group", scope.groups or sorted(states), states, _GROUP_PHASES)
             case "running":
                 return self._running(shot, scope.link)
             case "seconds":
@@ -121,7 +122,7 @@ class Condition:
 
 def meant_condition(text: str) -> str:
     """Return `: did you mean 'x'?` for a sentence that is close to a condition, '' for any other sentence."""
-    sentences = [f"topics {phase}" for phase in _TOPIC_PHASES] + [f"groups {phase}" for phase in GroupPhase]
+    sentences = [f"topics {phase}" for phase in _TOPIC_PHASES] + [f"groups {phase}" for phase in _GROUP_PHASES]
     lag = re.fullmatch(r"lag\s*(?:<|=<|<=|==?|below)?\s*(\d+)", text)
     if lag is not None:
         return f": did you mean 'lag <= {lag[1]}'?"
@@ -130,6 +131,10 @@ def meant_condition(text: str) -> str:
 
 def _named(phase: TopicPhase) -> TopicPhase:
     return TopicPhase.PROMOTED if phase in ROLLING_BACK else phase
+
+
+def _named_group(phase: GroupPhase) -> GroupPhase:
+    return GroupPhase.PROMOTED if phase is GroupPhase.ROLLING_BACK else phase
 
 
 def _not_mirrored(noun: str, name: str, known: Mapping[str, object]) -> Verdict:
@@ -152,4 +157,4 @@ def parse_condition(text: str) -> Condition | None:
         return Condition(text, "running", first)
     if first == "topics" and second in _TOPIC_PHASES:
         return Condition(text, "topics", second)
-    return Condition(text, "groups", second) if first == "groups" and second in list(GroupPhase) else None
+    return Condition(text, "groups", second) if first == "groups" and second in _GROUP_PHASES else None

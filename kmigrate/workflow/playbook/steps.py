@@ -22,7 +22,16 @@ from kmigrate.workflow.playbook.variables import Values
 __all__ = ["DANGEROUS", "ApproveStep", "ExecStep", "Guard", "Playbook", "RunStep", "Step", "WaitStep"]
 
 DANGEROUS = frozenset(
-    {"promote", "rollback", "group promote", "topic forget", "group forget", "link delete", "link finish"}
+    {
+        "promote",
+        "rollback",
+        "group promote",
+        "group rollback",
+        "topic forget",
+        "group forget",
+        "link delete",
+        "link finish",
+    }
 )
 """Verbs that ask for a yes; a playbook asks once, for all of its steps."""
 

@@ -145,14 +145,13 @@ def _report_key(record: Moved) -> str:
 def _under_way(record: Moved) -> bool:
     if isinstance(record, TopicRecord):
         return record.phase in PROMOTING or record.phase in ROLLING_BACK
-    return record.phase is GroupPhase.PROMOTING
+    return record.phase in (GroupPhase.PROMOTING, GroupPhase.ROLLING_BACK)
 
 
 def _is_done(record: Moved) -> bool:
     """Return whether the newest request has reached its aim; the request is not under way."""
     assert record.asked is not None
-    at_target = record.phase is GroupPhase.PROMOTED if isinstance(record, GroupRecord) else record.at_target
-    return at_target == (record.asked.action is Action.PROMOTE)
+    return record.at_target == (record.asked.action is Action.PROMOTE)
 
 
 def _same_fence(known: _Open, record: Moved) -> bool:

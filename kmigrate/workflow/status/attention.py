@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kmigrate.model.amounts import count_text, left_text, time_text
-from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, ROLLING_BACK, GroupPhase
+from kmigrate.model.lifecycle import GROUP_AT_TARGET, NOT_COPIED_YET, PROMOTING, ROLLING_BACK, GroupPhase
 from kmigrate.model.records import DirectWriter
 from kmigrate.model.words import advised, as_words
 from kmigrate.workflow.groups.admission import refused_sentence
@@ -24,6 +24,7 @@ __all__ = [
     "Need",
     "direct_text",
     "group_attention",
+    "group_reason",
     "partition_problem",
     "producer_text",
     "topic_attention",
@@ -43,7 +44,7 @@ class Need(IntEnum):
     WAITS = 1
     """Waits for something, or tries again."""
     PROMOTING = 2
-    """Is being promoted, and gets on."""
+    """Is being promoted or rolled back, and gets on."""
     COPYING = 3
     """The copy has not caught up yet, and gets on."""
     STEADY = 4
@@ -159,21 +160,21 @@ def written_ago(writer: DirectWriter, now_ms: int) -> str:
 def group_attention(group: GroupStatus, now_ms: int, progress: GroupProgress | None = None) -> Attention:
     """Return the most urgent reason for which somebody should look at a group."""
     progress = progress or GroupProgress()
-    done = group.phase is GroupPhase.PROMOTED
+    done = group.phase in GROUP_AT_TARGET
     refused = [refused_sentence(group.group, each, opened=done) for each in group.refused]
     misplaced = [member_sentence(group.group, each, now_ms, there=True) for each in group.misplaced]
     withheld = [each.said_of(group.group) for each in group.withheld]
     without = [each.text for each in group.without_credential]
     if urgent := [*misplaced, *refused, *without, *withheld]:
         return Attention(Need.PERSON, "; ".join(urgent[:_MOST_NAMED]))
-    waits = [group.reason or (f"its promote waits: {group.promote_waits_for}" if group.promote_waits_for else "")]
+    waits = [group_reason(group)]
     waits.append(commits_sentence(group.group, group.late_commits))
     if named := "; ".join(filter(None, waits)):
         return Attention(Need.WAITS, named)
+    if group.phase in (GroupPhase.PROMOTING, GroupPhase.ROLLING_BACK):
+        return Attention(Need.PROMOTING)
     if done:
         return Attention(Need.DONE)
-    if group.phase is GroupPhase.PROMOTING:
-        return Attention(Need.PROMOTING)
     behind = f"{group.lag:,} records to read"
     if progress.falls_behind:
         grows = count_text(abs(progress.gained_per_s or 0.0))
@@ -181,3 +182,11 @@ def group_attention(group: GroupStatus, now_ms: int, progress: GroupProgress | N
     if group.lag > 0 and progress.left_s > 1:
         return Attention(Need.COPYING, f"{behind}, about {left_text(progress.left_s)}")
     return Attention(Need.STEADY)
+
+
+def group_reason(group: GroupStatus) -> str:
+    """Return why a group makes no progress, or why its last promote or rollback was given up; '' for no reason."""
+    if group.reason:
+        return f"its rollback was given up: {group.reason}" if group.phase is GroupPhase.PROMOTED else group.reason
+    what = "rollback" if group.phase is GroupPhase.ROLLING_BACK else "promote"
+    return f"its {what} waits: {group.promote_waits_for}" if group.promote_waits_for else ""

@@ -11,14 +11,15 @@ from typing import Any
 from kmigrate.cluster.admin import Admin, GroupState
 from kmigrate.cluster.client import LATEST
 from kmigrate.cluster.committed_offsets import read_positions
-from kmigrate.cluster.groups import placeholder_id, without_hold
+from kmigrate.cluster.groups import without_hold
 from kmigrate.errors import KmigrateError
-from kmigrate.model.lifecycle import GroupMode, GroupPhase
+from kmigrate.model.lifecycle import GroupMode
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import GroupRecord, LinkRecord
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.groups.membership import members_at_routers
+from kmigrate.workflow.groups.misplaced import without_placeholder
 from kmigrate.workflow.groups.readers import read_logs
 
 __all__ = ["GroupDetail", "MemberDetail", "PartitionDetail", "Place", "group_detail"]
@@ -118,22 +119,21 @@ async def _target_admin(connections: Connections) -> Admin:
 
 
 def _promoted(group: GroupRecord) -> bool:
-    return group.phase is GroupPhase.PROMOTED
+    return group.at_target
 
 
 def _at_source(connections: Connections, group: GroupRecord, found: GroupState) -> Iterator[MemberDetail]:
     carried = members_at_routers(connections.log, group.group)
-    for each in without_hold(found.members):
+    for each in without_placeholder(without_hold(found.members), group.group):
         place = Place.ROUTER if member_mark(each.member_id) in carried else Place.SOURCE
         assigned = found.assignments.get(each.member_id, ())
         yield MemberDetail(place, each.client_id, each.host, each.member_id, assigned)
 
 
 def _at_target(group: GroupRecord, found: GroupState) -> Iterator[MemberDetail]:
-    for each in found.members:
-        if each.member_id != placeholder_id(group.group):
-            assigned = found.assignments.get(each.member_id, ())
-            yield MemberDetail(Place.TARGET, each.client_id, each.host, each.member_id, assigned)
+    for each in without_placeholder(found.members, group.group):
+        assigned = found.assignments.get(each.member_id, ())
+        yield MemberDetail(Place.TARGET, each.client_id, each.host, each.member_id, assigned)
 
 
 def _waiting(connections: Connections, group: GroupRecord) -> Iterator[MemberDetail]:

@@ -70,7 +70,7 @@ class _GroupsLook:
     found: dict[str, GroupFigures]
 
     def _of(self, *, promoted: bool) -> list[GroupRecord]:
-        return [group for group in self.groups if (group.phase is GroupPhase.PROMOTED) is promoted]
+        return [group for group in self.groups if group.at_target is promoted]
 
     async def ask_source(self, reports: Mapping[str, Collection[GroupReport]]) -> None:
         source, _ = await self.connections.source(self.link)
@@ -80,7 +80,7 @@ class _GroupsLook:
             self._fill_promoted(group, described.get(group.group), positions.get(group.group))
         waiting = [group.group for group in self._of(promoted=False) if group.group in described]
         for name in waiting:
-            self.found[name].members = described[name].members
+            self.found[name].members = without_placeholder(described[name].members, name)
         await self._name_topics(source, {name: described[name] for name in waiting if unnamed(reports.get(name, ()))})
         read = {name: (positions[name], described[name].assigned) for name in waiting if name in positions}
         await self._measure(read, source)
@@ -111,7 +111,7 @@ class _GroupsLook:
                 figures = self.found[group.group]
                 figures.at_target = without_placeholder(state.members, group.group)
                 if group.phase is GroupPhase.MIRRORED:
-                    figures.misplaced = figures.at_target
+                    figures.misplaced = not_former(figures.at_target, group)
         promoted = [group.group for group in self._of(promoted=True) if group.group in described]
         if promoted and source_answers:
             positions = answered(await read_all_positions(target, promoted))

@@ -599,7 +599,7 @@ class _LinkLook:
             *withheld_topics(self.state, group, reports, found.names),
             misplaced=seen.there,
             misplaced_before=seen.gone,
-            late_commits=late if group.phase is GroupPhase.PROMOTED else {},
+            late_commits=late if group.at_target else {},
             lag_unplaced=found.lag.unplaced,
             lag_beyond=found.lag.beyond_end,
             held=found.held,
@@ -610,13 +610,13 @@ class _LinkLook:
         )
 
     def _without_credential(self, group: GroupRecord) -> tuple[MissingCredential, ...]:
-        if group.phase is GroupPhase.PROMOTED:
+        if group.at_target:
             return ()
         return tuple(each for each in missing_credentials(self.routers) if group.group in each.groups)
 
     def _router_members(self, group: GroupRecord, members: Sequence[GroupMember] | None, direct: int) -> int:
         """Count the members at routers: carried to the source, or, in a group that holds, waiting at the routers."""
-        if group.phase is GroupPhase.PROMOTED:
+        if group.at_target:
             return -1
         if group.mode is GroupMode.HOLD:
             waiting = [router for router in self.routers if group.group in (router.waiting or ())]

@@ -47,7 +47,7 @@ class Happened(StrEnum):
     """A promote or a rollback was given up or taken back: all is as before."""
     ROLLBACK_ASKED = "rollback-asked"
     ROLLED_BACK = "rolled-back"
-    """The source takes the writes of a topic again."""
+    """The source takes the writes of a topic again, or the members of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,13 @@ def _group_events(before: GroupRecord | None, group: GroupRecord) -> Iterator[Ti
         if before.mode is group.mode and _given_up_unseen(before, group):
             yield TimelineEvent(group.since_ms, Happened.GIVEN_UP, *about, group.reason)
         return
-    if group.phase is GroupPhase.PROMOTED:
+    if before is not None and before.phase is GroupPhase.ROLLING_BACK:
+        given_up = group.phase is GroupPhase.PROMOTED
+        happened, reason = (Happened.GIVEN_UP, group.reason) if given_up else (Happened.ROLLED_BACK, "")
+        yield TimelineEvent(group.since_ms, happened, *about, reason)
+    elif group.phase is GroupPhase.ROLLING_BACK:
+        yield TimelineEvent(group.since_ms, Happened.ROLLBACK_ASKED, *about)
+    elif group.phase is GroupPhase.PROMOTED:
         yield TimelineEvent(group.promoted_ms or group.since_ms, Happened.FLIPPED, *about)
     elif group.phase is GroupPhase.PROMOTING:
         why = "no member was left on the source" if group.asked_automatically else ""

@@ -14,6 +14,7 @@ A verb asks clusters only what its guards need. A repeated verb whose effect sta
     matching         names by regular expression
     pause_resume     pause, resume, accepted losses
     groups           mirror and promote groups
+    group_rollback   roll groups back
     position_guards  positions that a hand-over would move
     routers          silent routers
     late             late writes, `--seal`, `--no-seal` and `--on-late`
@@ -30,6 +31,7 @@ from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.creatable import ConfigsOf
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
 from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
+from kmigrate.workflow.verbs.group_rollback import roll_back_groups
 from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promote_groups, unmirrored_readers
 from kmigrate.workflow.verbs.late import Treatment, treat_promoted
 from kmigrate.workflow.verbs.links import (
@@ -50,7 +52,7 @@ from kmigrate.workflow.verbs.proposal import Proposal
 from kmigrate.workflow.verbs.rollback import cancel_rollback, roll_back_topics
 from kmigrate.workflow.verbs.routers import forget_router, router_to_replace
 from kmigrate.workflow.verbs.schedule import release_promote, schedule_promote
-from kmigrate.workflow.verbs.waiting import wait_groups, wait_rolled_back, wait_topics
+from kmigrate.workflow.verbs.waiting import wait_groups, wait_groups_rolled_back, wait_rolled_back, wait_topics
 
 __all__ = [
     "ConfigsOf",
@@ -86,6 +88,7 @@ __all__ = [
     "release_promote",
     "resolve_link",
     "resume_topics",
+    "roll_back_groups",
     "roll_back_topics",
     "router_to_replace",
     "schedule_promote",
@@ -97,6 +100,7 @@ __all__ = [
     "undo_finish",
     "unmirrored_readers",
     "wait_groups",
+    "wait_groups_rolled_back",
     "wait_left",
     "wait_rolled_back",
     "wait_topics",

@@ -454,7 +454,7 @@ def _against_group(record: GroupRecord, state: State, reports: _Reports, at_ms: 
         return refuse("already-promoted", what, _with_its_link(record.link))
     if record.phase is not GroupPhase.MIRRORED:
         what = f"group {group} is {record.phase}"
-        return refuse("promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
+        return refuse("promote-under-way", what, "wait until that has ended: kmigrate status --watch")
     if reports is None:
         return None
     promote = f"{advised('group promote', record.link, group)}; or " if not record.forgotten_ms else ""

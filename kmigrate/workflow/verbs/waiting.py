@@ -16,7 +16,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.running import mirror_runs, no_mirror, start_mirror
 
-__all__ = ["wait_groups", "wait_let_go", "wait_rolled_back", "wait_topics"]
+__all__ = ["wait_groups", "wait_groups_rolled_back", "wait_let_go", "wait_rolled_back", "wait_topics"]
 
 _LET_GO_S = 30.0
 R = TypeVar("R", TopicRecord, GroupRecord)
@@ -127,6 +127,38 @@ async def wait_groups(
         raise _late(
             connections, link, late, {each.group: each.reason or connections.waits_for(each) for each in left}
         ) from late
+
+
+async def wait_groups_rolled_back(
+    connections: Connections,
+    link: str,
+    groups: Collection[str],
+    timeout: float,
+    on_change: Callable[[State], None] | None = None,
+) -> list[GroupRecord]:
+    """Wait until every group is rolled back; raise Failed, with the reason, where a rollback is given up."""
+
+    def look(state: State) -> list[GroupRecord] | None:
+        if on_change is not None:
+            on_change(state)
+        records = [_known(state.group(link, group), link, "group", group) for group in groups]
+        for record in records:
+            if record.phase is GroupPhase.PROMOTED and record.reason:
+                others = _others(f"{each.group} is {each.phase}" for each in records if each is not record)
+                raise Failed(
+                    "rollback-given-up",
+                    f"the rollback of group {record.group} was given up: {record.reason}",
+                    still_true=f"the group is promoted as before; its members go on at the target{others}",
+                    next_step=_then(record, advised("group rollback", link, record.group)),
+                )
+        return None if any(record.at_target for record in records) else records
+
+    try:
+        return await connections.log.wait(look, timeout, f"group {', '.join(groups)} to be rolled back")
+    except WaitTimedOut as late:
+        records = [record for group in groups if (record := connections.log.state.group(link, group)) is not None]
+        left = {each.group: connections.waits_for(each) for each in records if each.at_target}
+        raise _late(connections, link, late, left) from late
 
 
 def _others(phases: Iterable[str]) -> str:

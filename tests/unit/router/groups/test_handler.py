@@ -1021,3 +1021,149 @@ def test_a_client_that_is_gone_has_not_joined() -> None:
     member.join()
     member.stage.session.closed()
     assert member.word.joined == ()
+
+
+# Rollbacks (rule H)
+
+RETURNING = GroupRoute("l", gathering=True, at_target=True)
+"""The route of a promoted group that is rolled back."""
+
+
+NAMING = GroupRoute("l", at_target=True)
+"""The route of such a group before its members have to join anew."""
+
+
+def test_members_are_named_before_a_rollback_disturbs_them() -> None:
+    member = Member(g=NAMING)
+    assert (member.beat(), member.commit()) == (0, 0)
+    assert str(member.join().member_id) == "m"
+    assert member.asked(BEAT, COMMIT, JOIN) == [("target", BEAT), ("target", COMMIT), ("target", JOIN)]
+    assert (member.word.members, member.word.joined) == ((member_mark("m"),), ())
+
+
+def test_a_rollback_is_a_rebalance_to_the_members_and_commits_still_reach_the_target() -> None:
+    member = Member(g=RETURNING)
+    assert member.beat() == 27
+    assert member.commit() == 0
+    assert member.asked(BEAT, COMMIT) == [("target", BEAT), ("target", COMMIT)]
+    assert member.word.members == (member_mark("m"),)
+    (part,) = member.last(COMMIT).topics[0].partitions
+    assert part.committed_leader_epoch == 4, "the epoch is the target's own"
+
+
+def test_who_joins_while_the_group_is_rolled_back_is_held_and_kept_alive_at_the_target() -> None:
+    member = Member(g=RETURNING)
+    member.beat()
+    assert member.join() is None
+    assert member.word.joined == (member_mark("m"),)
+    member.heard.clear()
+    later(member, 1.1)
+    member.hears()
+    assert member.asked(BEAT, JOIN) == [("target", BEAT)]
+    assert (member.last(BEAT).member_id, int(member.last(BEAT).generation_id)) == ("m", 2)
+
+
+def test_positions_are_told_by_the_target_while_the_group_is_rolled_back_whatever_the_offsets() -> None:
+    """A topic with mapped offsets: the committed offsets are the target's, so nothing has to be translated."""
+    member = Member(replace(route("t", Serve.FORWARD), mapped=True), g=RETURNING)
+    assert [(code_of(p.error_code), int(p.committed_offset)) for p in _told_parts(member.fetch())] == [(0, 9)]
+    assert member.commit() == 0
+    assert member.asked(FETCH, COMMIT) == [("target", FETCH), ("target", COMMIT)]
+
+
+def _told_parts(answered: Any) -> list[Any]:
+    return [part for topic in answered.groups[0].topics for part in topic.partitions]
+
+
+def test_a_held_join_is_a_new_one_on_the_source_once_the_group_is_back_there() -> None:
+    member = Member(g=RETURNING)
+    member.beat()
+    assert member.join() is None
+    member.turns(g=replace(RETURNING, frozen=True))
+    assert member.stage.edge.replies and member.asked(JOIN) == []
+    member.codes["coordinator", JOIN] = 79
+    member.heard.clear()
+    member.turns(g=GroupRoute("l"))
+    assert [(where, key) for where, key in member.asked(JOIN, LEAVE)] == [
+        ("target", LEAVE),
+        ("coordinator", JOIN),
+        ("coordinator", JOIN),
+    ]
+    ids = [str(request.member_id) for _, key, request in member.heard if key == JOIN]
+    assert ids == ["", "given"], "the source names the new member, and the router joins with that id at once"
+    assert member.last(LEAVE).member_id == "m"
+
+
+def test_the_answer_of_the_source_tells_the_member_its_new_id() -> None:
+    member = Member(g=RETURNING)
+    member.beat()
+    member.join()
+    member.turns(g=GroupRoute("l"))
+    answered = member.read(JOIN)
+    assert (code_of(answered.error_code), str(answered.member_id)) == (0, "given")
+    assert member.word.joined == ()
+    assert member.commit(member_id="given") == 0
+    assert member.asked(COMMIT) == [("coordinator", COMMIT)]
+
+
+def test_a_join_of_a_rollback_that_is_given_up_goes_to_the_target_as_it_is() -> None:
+    member = Member(g=RETURNING)
+    member.beat()
+    assert member.join() is None
+    member.turns(none=GroupRoute("l"))
+    assert member.asked(JOIN) == [("target", JOIN)]
+    assert str(member.last(JOIN).member_id) == "m"
+
+
+def test_a_member_of_a_group_that_holds_after_its_rollback_waits_and_leaves_the_targets_group() -> None:
+    member = Member(g=RETURNING)
+    member.beat()
+    assert member.join() is None
+    member.stage._held = ("g",)
+    member.turns(none=GroupRoute("l"))
+    assert code_of(member.read(JOIN).error_code) == 14
+    assert member.asked(JOIN, LEAVE) == [("target", LEAVE)]
+
+
+def test_nothing_of_a_group_that_is_frozen_for_its_rollback_reaches_the_target() -> None:
+    member = Member(g=RETURNING)
+    member.beat()
+    member.turns(g=replace(RETURNING, frozen=True))
+    member.heard.clear()
+    assert member.commit() is None
+    assert member.heard == []
+
+
+def test_a_commit_to_the_target_is_in_flight_until_its_fate_is_known_also_after_the_client_is_gone() -> None:
+    member = Member(g=RETURNING)
+    sent = _commit_on_its_way(member)
+    assert member.word.in_flight == 1
+    member.stage.session.closed()
+    assert member.stage.shared.group_reports(0.0)["g"].in_flight == 1
+    assert sent.done is not None
+    sent.done(Outcome(None))
+    assert member.stage.shared.group_reports(0.0)["g"].in_flight == 0
+
+
+def _commit_on_its_way(member: Member) -> Sent:
+    """Send a commit that the target has yet to answer."""
+    hears, member.hears = member.hears, lambda: None  # type: ignore[method-assign]
+    assert member.commit() is None
+    member.hears = hears  # type: ignore[method-assign]
+    (sent,) = member.stage.edge.sent
+    assert sent.where == "target"
+    return sent
+
+
+def test_a_group_that_is_rolled_back_is_listed_as_the_target_has_it() -> None:
+    member = Member(g=RETURNING)
+    listed = member.says(LIST)
+    assert [str(group.group_id) for group in listed.groups] == ["g", "of-target"]
+    assert member.asked(DESCRIBE) == []
+
+
+def test_no_trial_join_is_made_for_a_group_that_is_rolled_back() -> None:
+    member = Member(g=RETURNING)
+    member.join()
+    later(member, 3)
+    assert member.trials == []

@@ -765,3 +765,84 @@ def test_ids_of_a_topic_are_known_in_both_directions() -> None:
     assert (ids.at_target(OTHER_THERE), ids.at_source(OTHER), ids.named("made")) == (None, None, OTHER)
     assert (ids.at_target(None), ids.at_source(None), ids.named("alien")) == (None, None, None)
     assert ids.tells_any({THERE, ALIEN}) and not ids.tells_any({ALIEN})
+
+
+# Rollbacks (rule G)
+
+RETURNING = GroupRoute("l", gathering=True, at_target=True)
+HERE_OWNS = ((HERE, 0), (HERE, 1))
+
+
+def returning() -> NewMember:
+    """Return a member that has given back all partitions while its group is rolled back."""
+    member = NewMember(assigned=HERE_OWNS, g=RETURNING)
+    member.new_beat(OWNS)
+    assert member.told == OWNS, "all members hear of the rollback at the same time"
+    member.later(5)
+    member.new_beat()
+    assert member.told == []
+    member.new_beat([])
+    assert member.joined
+    return member
+
+
+def test_a_member_is_named_and_reads_on_before_a_rollback_gathers() -> None:
+    member = NewMember(assigned=HERE_OWNS, g=GroupRoute("l", at_target=True))
+    member.stage.shared.followers.parted("g", "m")
+    assert (member.code(OWNS), member.told) == (0, OWNS)
+    assert (member.word.members, member.joined) == ((member_mark("m"),), False)
+
+
+def test_a_member_gives_everything_back_and_its_heartbeats_reach_the_target_in_the_targets_ids() -> None:
+    member = returning()
+    assert set(member.asked(NEW_BEAT)) == {("target", NEW_BEAT)}
+    assert next(listed(request) for _, key, request in member.heard if key == NEW_BEAT) == OWNS
+
+
+@pytest.mark.parametrize("code", [69, 25])
+def test_a_member_joins_anew_at_the_source_once_its_group_is_back_there(code: int) -> None:
+    """A source that has the group's committed offsets alone answers 69, at which clients end."""
+    member = returning()
+    member.heard.clear()
+    member.turns(g=replace(RETURNING, frozen=True))
+    member.turns(g=FOLLOWS)
+    member.codes["coordinator", NEW_BEAT] = code
+    answers = [member.code([], all_=True), member.code([], all_=True)]
+    left = [request for where, key, request in member.heard if (where, key) == ("target", NEW_BEAT)]
+    assert [int(each.member_epoch) for each in left] == [-1], "the former member leaves the target's group"
+    assert 25 in answers
+    assert set(answers) <= {16, 25}
+    member.codes.clear()
+    member.assigned = ((THERE, 0),)
+    assert member.code(epoch=0, owned=[]) == 0
+    assert member.told == [(HERE, 0)]
+
+
+def test_a_rollback_that_is_given_up_gives_members_what_the_target_has_assigned() -> None:
+    member = returning()
+    member.turns(none=FOLLOWS)
+    assert member.code() == 16, "so that it says everything"
+    assert member.code([], all_=True) == 0
+    assert member.told == OWNS
+    assert member.code(OWNS) == 0
+
+
+def test_a_member_that_kept_its_partitions_hears_nothing_of_a_rollback_that_is_given_up() -> None:
+    member = NewMember(assigned=HERE_OWNS, g=RETURNING)
+    member.new_beat(OWNS)
+    member.turns(none=FOLLOWS)
+    assert member.code() == 0
+
+
+@pytest.mark.parametrize("asks", ["member", "nobody"])
+def test_positions_are_told_to_a_member_that_does_not_know_yet_that_its_group_is_back(asks: str) -> None:
+    member = returning()
+    member.turns(g=FOLLOWS)
+    member.code_of_positions = lambda group: 25 if group.member_id else 0
+    kind = element_type(entity(FETCH, 9, "request"), "groups")
+    named = {"member_id": "m", "member_epoch": 5} if asks == "member" else {}
+    member.says(FETCH, groups=(blank(kind, group_id="g", **named),))
+    for _, then in member.stage.backend.awaited:
+        then(True)
+    told = [part for topic in member.read(FETCH).groups[0].topics for part in topic.partitions]
+    assert [(code_of(part.error_code), int(part.committed_offset)) for part in told] == [(0, 9)]

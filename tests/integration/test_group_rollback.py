@@ -1,0 +1,159 @@
+"""Groups that are promoted and rolled back under live members: nothing is skipped, nothing is read twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
+from kmigrate.sandbox.kafka import TARGET_VERSION
+from tests.integration.migration import PATIENT, Migration, fresh_migration, wait_until
+from tests.integration.test_group_follow import HASTY, NEW
+
+GROUP = "billing"
+TOPIC = "orders"
+FRESH = {"metadata_max_age_ms": 3000}
+SETTINGS = f"{PATIENT}straggler_window_s = 1.0\n"
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Iterator[Migration]:
+    with fresh_migration(tmp_path, SETTINGS) as run:
+        yield run
+
+
+def begin(run: Migration, *members: ConsumerSpec) -> None:
+    """Have the members follow through a router, with a producer at the router, too."""
+    run.make_topic(TOPIC, 6)
+    run.run_clients([ProducerSpec("p-rd", "librdkafka", TOPIC, 200.0), *members])
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+    run.start("mirror", "router", "controller")
+    run.does("topic", "mirror", TOPIC)
+    run.does("group", "mirror", GROUP, "--mode", "follow")
+    assert run.traffic is not None
+    run.traffic.roll("producers", run.routers)
+    run.traffic.roll("consumers", run.routers)
+    wait_until(lambda: at_source(run) == len(members), 60, "all members in the source's group, through the router")
+
+
+def group(run: Migration) -> Any:
+    (found,) = run.does("status")["groups"]
+    return found
+
+
+def at_source(run: Migration) -> int:
+    found = group(run)
+    return len(found["source_members"] or ()) if found["direct_members"] == 0 else 0
+
+
+def promote(run: Migration, members: int) -> None:
+    run.does("group", "promote", GROUP, "--yes")
+    wait_until(lambda: group(run)["target_members"] == members, 60, "all members in the target's group")
+    goes_on(run)
+
+
+def roll_back(run: Migration, members: int) -> None:
+    told = run.does("group", "rollback", GROUP, "--yes")
+    assert [(each["phase"], each["mode"]) for each in told["groups"]] == [("mirrored", "follow")]
+    wait_until(lambda: at_source(run) == members, 60, "all members in the source's group, through the router")
+    goes_on(run)
+
+
+def goes_on(run: Migration) -> None:
+    run.writers_go_on(100)
+    run.consumers_go_on()
+
+
+def assert_clean(run: Migration) -> None:
+    verdict = run.judge(TOPIC)
+    assert verdict.count("group_rereads") == 0, verdict.named
+    assert verdict.acked > 500
+    assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+
+
+def test_a_group_goes_to_the_target_and_back_twice_also_with_its_topic_promoted(migration: Migration) -> None:
+    """Members of three families; the second time the topic is promoted meanwhile, with its way back open."""
+    run = migration
+    begin(
+        run,
+        ConsumerSpec("c-rd", "librdkafka", GROUP, (TOPIC,)),
+        ConsumerSpec("c-java", "java", GROUP, (TOPIC,)),
+        ConsumerSpec("c-aio", "aiokafka", GROUP, (TOPIC,), FRESH),
+    )
+    promote(run, 3)
+    roll_back(run, 3)
+    promote(run, 3)
+    time.sleep(1.5)  # so that no write past the router is recent
+    run.does("promote", TOPIC, "--yes", "--way-back")
+    goes_on(run)
+    roll_back(run, 3)
+    run.does("rollback", TOPIC, "--yes")
+    goes_on(run)
+    promote(run, 3)
+    reports = run.does("report", "list", GROUP)["reports"]
+    assert [(each["action"], each["outcome"]) for each in reports][:3] == [
+        ("promote", "done"), ("rollback", "done"), ("promote", "done")
+    ]  # fmt: skip
+    assert_clean(run)
+
+
+def test_members_of_the_new_protocol_go_back_with_their_group(tmp_path: Path) -> None:
+    with fresh_migration(tmp_path, SETTINGS, source_version=TARGET_VERSION, config=HASTY) as run:
+        begin(
+            run,
+            ConsumerSpec("c-rd", "librdkafka", GROUP, (TOPIC,), NEW),
+            ConsumerSpec("c-java", "java", GROUP, (TOPIC,), NEW),
+        )
+        promote(run, 2)
+        roll_back(run, 2)
+        promote(run, 2)
+        assert_clean(run)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", ["controller", "router"])
+def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration, victim: str) -> None:
+    """kill -9 of an engine, then a restart: the rollback, or its repetition, ends, and no record is skipped."""
+    run = migration
+    members = (
+        ConsumerSpec("c-rd", "librdkafka", GROUP, (TOPIC,)),
+        ConsumerSpec("c-aio", "aiokafka", GROUP, (TOPIC,), FRESH),
+    )
+    begin(run, *members)
+
+    def strike() -> None:
+        time.sleep(1.0)
+        run.kill(victim)
+        time.sleep(0.3)
+        run.start(victim)
+        if victim == "router":
+            forget = ("router", "forget", "router", "--dead", "--yes")
+            wait_until(lambda: run.cli(*forget).code == 0, 20, "the earlier process to be called dead")
+
+    promote(run, len(members))
+    run.again("group", "rollback", GROUP, "--yes", during=strike)
+    wait_until(lambda: at_source(run) == len(members), 60, "all members in the source's group, through the router")
+    goes_on(run)
+    promote(run, len(members))
+    verdict = run.judge(TOPIC)
+    assert (verdict.count("group_gaps"), verdict.count("lost")) == (0, 0), f"{verdict.named}\n{run.logs()}"
+
+
+@pytest.mark.soak
+def test_a_source_that_stands_still_keeps_a_rollback_back_and_the_members_read_on(migration: Migration) -> None:
+    run = migration
+    begin(run, ConsumerSpec("c-rd", "librdkafka", GROUP, (TOPIC,)))
+    promote(run, 1)
+    time.sleep(1.5)  # so that no write past the router is recent
+    run.does("promote", TOPIC, "--yes", "--way-back")
+    (node,) = run.source.brokers
+    run.source.pause(node)
+    refused = run.cli("group", "rollback", GROUP, "--yes")
+    assert (refused.code != 0, group(run)["phase"]) == (True, "promoted"), refused
+    goes_on(run)
+    run.source.resume(node)
+    roll_back(run, 1)
