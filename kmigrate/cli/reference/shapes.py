@@ -58,6 +58,7 @@ __all__ = [
     "GroupList",
     "GroupPartition",
     "GroupPromote",
+    "GroupRollback",
     "GroupShow",
     "GroupSnapshot",
     "GroupState",

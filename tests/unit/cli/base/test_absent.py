@@ -19,7 +19,6 @@ PROMISES = Path(__file__).parents[4] / "docs" / "promises.md"
     ("words", "asked", "feature"),
     [
         (["failback", "orders"], "kmigrate failback", "other words for a rollback"),
-        (["group", "rollback", "billing"], "kmigrate group rollback", "rollback of groups"),
         (["rollback", "orders", "--target-lost"], "kmigrate rollback --target-lost", "rollback without the target"),
     ],
 )
