@@ -384,8 +384,10 @@ class WayBack:
     """Reason why the last rollback was given up."""
     way_on: str = ""
     """Advice against `reason`, from the error of a rollback."""
+    closing: bool = False
+    """True while a rollback, before its fence, lets no transaction begin on the topic and waits for the open ones."""
     fence_epoch: int = -1
-    """Epoch of the newest rollback's fence."""
+    """Epoch of the newest rollback's fence, or of the record since which no transaction begins (`closing`)."""
     fenced_ms: int = 0
     barrier: Mapping[int, PartitionBarrier] = field(default_factory=dict)
     """The target's log ends after the drain of the rollback."""
@@ -491,6 +493,8 @@ class TopicRecord:
     """Time of the last rollback's flip, by the state log's clock; 0: no rollback."""
     former_copies: tuple[int, ...] = ()
     """Producer ids of the former copies of this topic at the source: these producers are no direct writers."""
+    turned_epoch: int = -1
+    """Epoch of the topic's newest flip, from the first rollback on; −1 before: older identities end there."""
 
     @property
     def key(self) -> str:
@@ -849,17 +853,29 @@ class TransactionRecord:
     epoch: int
     """Producer epoch; the target gave `producer_id` and `epoch`, and the client knows them."""
     source_id: int
+    """Producer id at the source; −1 for an id that has written at the target alone."""
     source_epoch: int
     topics: tuple[str, ...] = ()
-    """Mirrored topics that the source lets this id write in transactions: coupled, and promoted together."""
+    """Topics that this id writes in transactions: coupled, promoted together, and rolled back together.
+
+    These are mirrored topics that the source lets the id write, and what the id writes at the target together with a
+    topic that can be rolled back.
+    """
     groups: tuple[str, ...] = ()
-    """Groups for which the source lets this id commit positions in transactions: promoted with those topics."""
+    """Groups for which this id commits positions in transactions with those topics."""
     revoked: Revoked | None = None
     """Revocation of the identity at the source: the holder needs a new identity before it writes there again."""
+    since: int = -1
+    """Epoch of the record since which the identity is in use; −1: unknown, from before the link or at the target."""
 
     @property
     def key(self) -> str:
         return transaction_key(self.link, self.name)
+
+    @property
+    def at_source(self) -> bool:
+        """True if the source has given the id to the holder."""
+        return self.source_id >= 0
 
     @property
     def in_force(self) -> bool:
@@ -875,12 +891,16 @@ class TransactionRecord:
         """Return the record after two routers have reported identities of the same id, if these do not cross."""
         topics = tuple(sorted({*self.topics, *newer.topics}))
         groups = tuple(sorted({*self.groups, *newer.groups}))
+        if self.at_source and not newer.at_source:
+            return replace(self, topics=topics, groups=groups)
         if (self.producer_id, self.source_id) != (newer.producer_id, newer.source_id):
             return replace(newer, topics=topics, groups=groups)
         epoch, source_epoch = max(self.epoch, newer.epoch), max(self.source_epoch, newer.source_epoch)
         # Only a controller revokes an identity, and nobody takes a revocation back.
         revoked = self.revoked if source_epoch == self.source_epoch else newer.revoked
-        return replace(newer, epoch=epoch, source_epoch=source_epoch, topics=topics, groups=groups, revoked=revoked)
+        since = self.since if (epoch, source_epoch) == (self.epoch, self.source_epoch) else newer.since
+        merged = replace(newer, epoch=epoch, source_epoch=source_epoch, topics=topics, groups=groups)
+        return replace(merged, revoked=revoked, since=since)
 
     def later_at_source(self, other: TransactionRecord) -> bool:
         """Return whether the source gave the id to this record's holder after the other record's holder."""

@@ -135,6 +135,18 @@ class TopicRoute:
     """True if the topic can be rolled back: routers count the writes to the target that are not resolved."""
     former_eras: tuple[WriteEra, ...] = ()
     """The two eras before the present era, newest first: a batch that comes again may have been stored then."""
+    closing: bool = False
+    """True before the fence of a rollback: no transaction begins on the topic, and open ones end."""
+    turned_epoch: int = -1
+    """Epoch of the newest flip, from the topic's first rollback on; −1 before."""
+
+    def outdates(self, known: TransactionRecord) -> bool:
+        """Return whether a transactional identity may have written the topic before the newest flip.
+
+        The log that is written now knows other sequences of such an identity. So the holder needs a new epoch. An id
+        that the source does not know has written at the target alone, whose log knows all its sequences.
+        """
+        return known.at_source and known.since < self.turned_epoch
 
     @property
     def era(self) -> WriteEra:
@@ -153,8 +165,8 @@ class TopicRoute:
 
     @property
     def fenced(self) -> bool:
-        """True if routers report what they still wait for in the topic: while it is held, and while it is sealed."""
-        return self.serve is Serve.HOLD or self.sealed
+        """True if routers report what they still wait for in the topic: held, sealed, or closing."""
+        return self.serve is Serve.HOLD or self.sealed or self.closing
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +345,8 @@ def _route(link: LinkRecord, record: TopicRecord, state: State) -> TopicRoute:
         target_shift=shift if record.generation else 0,
         copied_back=record.copied_back,
         former_eras=_former_eras(link, record, shift),
+        closing=record.phase is TopicPhase.ROLLBACK_PENDING and record.way_back is not None and record.way_back.closing,
+        turned_epoch=record.turned_epoch,
     )
 
 

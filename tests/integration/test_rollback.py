@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import ClusterClient
@@ -16,13 +17,18 @@ from kmigrate.protocol.codes import Code
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
+from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import PATIENT, Migration, assert_clean, fresh_migration, wait_until
-from tests.integration.router_world import settings_of
+from tests.integration.router_world import InTransactions, settings_of
 
 TOPICS = ("orders", "bills")
 RETRIED = "retries"
 """A topic with a single producer, which sends batches again after flips."""
-ALL = (*TOPICS, RETRIED)
+SOLD = "sales"
+"""A topic that two producers write in transactions."""
+ALL = (*TOPICS, SOLD, RETRIED)
+TURNS = 3
+"""Changes of direction after the first promote: two rollbacks, and the promote between them."""
 GROUP = "billing"
 
 
@@ -83,6 +89,7 @@ def begin(run: Migration) -> None:
     """Move clients of three families to a router, mirror both topics, and promote their group."""
     for topic in TOPICS:
         run.make_topic(topic, 3)
+    run.make_topic(SOLD, 4)
     run.make_topic(RETRIED, 1)
     run.run_clients(
         [
@@ -126,23 +133,92 @@ def roll_back(run: Migration, times: int) -> None:
     run.consumers_go_on()
 
 
-def test_two_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Migration) -> None:
+class Tills:
+    """Transactional producers of two families that write the same topic; each goes on after a forced abort."""
+
+    def __init__(self, run: Migration) -> None:
+        self._run = run
+        self.librdkafka = InTransactions(run.routers, (SOLD,), "till", {"log_level": 0})
+        self.java = JavaProgram(run.folder, "java")
+
+    def __enter__(self) -> Tills:
+        self.librdkafka.__enter__()
+        self.java.run(SOURCES / "WriteInTransactions.java", self._run.routers, SOLD, "shop", "3")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.java.end()
+        self.librdkafka.__exit__(*error)
+
+    def go_on(self) -> None:
+        self.librdkafka.until(self.librdkafka.transactions + 5)
+        self.java.until("committed", self.java.said.count("committed") + 5)
+
+    def stop(self) -> None:
+        self.librdkafka.finish()
+        self.java.stop()
+
+    def check(self, stored: list[FinalRecord]) -> None:
+        """Check that all committed values are there once and in order, with one forced abort per change of direction.
+
+        The first promote forces no abort.
+        """
+        values: dict[bytes, dict[int, list[bytes]]] = {b"till": {}, b"shop": {}, b"held": {}}
+        for record in stored:
+            value = record.value or b""
+            values[value.split(b"-")[0]].setdefault(record.partition, []).append(value)
+        assert self.librdkafka.errors == []
+        assert values[b"till"] == self.librdkafka.committed
+        assert "fatal" not in self.java.said, self.java.said
+        numbers = [b"shop-%d" % number for number in range(self.java.said.count("committed"))]
+        assert values[b"shop"] == dict.fromkeys(range(3), numbers)
+        assert len(self.librdkafka.aborted) <= TURNS, self.librdkafka.aborted
+        assert self.java.said.count("aborted") <= TURNS, self.java.said
+
+
+def roll_back_with_an_open_transaction(run: Migration) -> None:
+    """Keep a transaction open at the target: the rollback waits for the end, and lets no other transaction begin."""
+    held = Producer({"bootstrap.servers": run.routers, "transactional.id": "held"}, logger=None)
+    held.init_transactions(30)
+    held.begin_transaction()
+    held.produce(SOLD, b"held-1", partition=3)
+    assert held.flush(20) == 0
+    with run.doing("rollback", *ALL, "--yes"):
+        wait_until(lambda: run.topic_record(SOLD)["way_back"]["closing"], 20, "no transaction to begin")
+        held.produce(SOLD, b"held-2", partition=1)
+        held.commit_transaction(30)
+    assert {(each["phase"], each["generation"]) for each in run.does("topic", "list")["topics"]} == {("mirroring", 1)}
+    run.writers_go_on(100)
+    run.consumers_go_on()
+
+
+def test_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Migration) -> None:
     run = migration
     begin(run)
     retrier = Retrier(run)
-    for times in (1, 2):
-        retrier.write()
-        promote(run)
-        retrier.again(1)
-        retrier.write()
-        roll_back(run, times)
-        retrier.again(2)  # from the last era and from the era before
+    with Tills(run) as tills:
+        tills.go_on()
+        for times in (1, 2):
+            retrier.write()
+            promote(run)
+            tills.go_on()
+            retrier.again(1)
+            retrier.write()
+            if times == 1:
+                roll_back_with_an_open_transaction(run)
+            else:
+                roll_back(run, times)
+            tills.go_on()
+            retrier.again(2)  # from the last era and from the era before
+        tills.stop()
     assert run.traffic is not None
     run.traffic.stop()
     wait_until(lambda: all(each["lag"] == 0 for each in run.does("status")["topics"]), 20, "the copy to be complete")
     for topic in ALL:
         source, target = records(run, topic)
         assert source == target, topic
+        if topic == SOLD:
+            tills.check(target)
     assert len(target) == len(retrier.offsets) == 4
     reports = run.does("report", "list", RETRIED)["reports"]
     assert [(each["action"], each["outcome"]) for each in reports] == [("rollback", "done"), ("promote", "done")] * 2

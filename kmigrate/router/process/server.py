@@ -425,7 +425,7 @@ class Router:
 
     def _replaced(self) -> None:
         """Stop all forwards, because no fence waits for this router any more."""
-        self._owes = any(self._shared.forwards.in_flight.values())
+        self._owes = any(self._shared.forwards.in_flight.values()) or bool(self._shared.forwards.entering)
         self._ports.close()
         for connection in [*self._connections, *self._draining]:
             connection.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from kmigrate.errors import KmigrateError
 from kmigrate.model.records import TransactionRecord
@@ -28,16 +29,17 @@ class StateLogTransactionStore:
         self._follow = follow
 
     @in_background
-    async def remember(self, record: TransactionRecord) -> bool:
+    async def remember(self, record: TransactionRecord, *, begins: bool = False) -> bool:
         crossed = False
 
         def decide(state: State) -> TransactionRecord | None:
             nonlocal crossed
+            told = replace(record, since=state.epoch + 1) if begins else record
             known = state.transaction(record.link, record.name)
             if known is None:
-                return record
-            crossed = known.crosses(record)
-            wanted = known if crossed else known.merged(record)
+                return told
+            crossed = known.crosses(told)
+            wanted = known if crossed else known.merged(told)
             return None if wanted == known else wanted
 
         try:

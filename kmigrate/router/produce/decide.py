@@ -253,11 +253,12 @@ class WriteDecider:
             return AnswerHere(part, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, write)  # as a broker does (A10)
         known = self._shared.table.transactions.get(name, {}).get(route.link)
         write = write._replace(transactional_id=name)
-        if known is None:
+        if known is None or not known.at_source:
             return AnswerHere(part, Code.NOT_LEADER_OR_FOLLOWER, write)
         behind = False
         if (known.producer_id, known.epoch) == (batch.producer_id, batch.producer_epoch):
-            if known.cut_off or (not known.in_force and route.serve is Serve.FORWARD):
+            revoked = known.cut_off or (not known.in_force and route.serve is Serve.FORWARD)
+            if revoked or route.outdates(known):
                 return AnswerHere(part, Code.INVALID_TXN_STATE, write)
             if known.in_force:
                 write = write._replace(source_producer=(known.source_id, known.source_epoch))
@@ -284,8 +285,8 @@ class WriteDecider:
         part, batch, route = write.part, write.batch, write.route
         if batch.is_transactional and name is not None:
             known = self._shared.table.transactions.get(name, {}).get(route.link)
-            cut_off = (known.producer_id, known.epoch) if known is not None and known.cut_off else (-1, -1)
-            if cut_off == (batch.producer_id, batch.producer_epoch):
+            over = known if known is not None and (known.cut_off or route.outdates(known)) else None
+            if over is not None and (over.producer_id, over.epoch) == (batch.producer_id, batch.producer_epoch):
                 return AnswerHere(part, Code.INVALID_TXN_STATE, write)
             return self._entering(write._replace(transactional_id=name), held)
         if batch.producer_id < 0 or batch.is_transactional:

@@ -84,7 +84,9 @@ class DeferredPartitions:
         if route is None or not route.at_target:
             return False
         known = table.transactions.get(name, {}).get(route.link)
-        return known is not None and (known.producer_id, known.epoch) == (producer_id, epoch) and topic in known.topics
+        if known is None or not known.at_source:
+            return False
+        return (known.producer_id, known.epoch) == (producer_id, epoch) and topic in known.topics
 
     def may_be(self, table: RoutingTable, producer: ProducerIdentity, topic: str, partition: int) -> bool:
         """Return whether a partition is deferred if the target holds no records of the producer there.

@@ -15,6 +15,7 @@ beyond the barrier and never copied. In both cases the gate judges the client's 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -49,6 +50,8 @@ class InFlightForwards:
     total: int = 0
     bytes: int = 0
     """Bytes of Produce requests that went to a source."""
+    entering: Counter[str] = field(default_factory=Counter)
+    """Requests in flight that put partitions into transactions at the target, of topics that can be rolled back."""
     _acked: dict[str, dict[int, _Marks]] = field(default_factory=dict)
     _holds: dict[str, dict[int, float]] = field(default_factory=dict)
     _epochs: dict[str, int] = field(default_factory=dict)
@@ -155,7 +158,7 @@ class InFlightForwards:
         fenced = table.routes.fenced.values()
         held = [route for route in fenced if route.serve is Serve.HOLD]
         for route in held:
-            if not self.in_flight.get(route.key, 0):
+            if not self._unresolved(route):
                 self._drained[route.key] = route.fence_epoch
         fences = frozenset((r.key, r.fence_epoch) for r in held if self.drained(r.key, r.fence_epoch))
         if fences != self._reported_fences:
@@ -165,11 +168,15 @@ class InFlightForwards:
         return {
             route.key: FenceAck(
                 epoch=route.fence_epoch,
-                in_flight=self.in_flight.get(route.key, 0),
+                in_flight=self._unresolved(route),
                 producers=self._reported.get(route.key, {}),
             )
             for route in fenced
         }
+
+    def _unresolved(self, route: TopicRoute) -> int:
+        """Return the number of requests that a fence waits for; before a rollback's fence, of a transaction's begin."""
+        return self.entering[route.key] + (0 if route.closing else self.in_flight.get(route.key, 0))
 
     def _marks(self, key: str, most: int) -> dict[int, tuple[ProducerMark, ...]]:
         partitions, oldest = self._acked.get(key, {}), self.now - _LONGEST_S

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -247,8 +247,11 @@ class Backend(Protocol):
 class TransactionStore(Protocol):
     """Facts on which all routers must agree, in the state log. No call blocks; before an answer, the table has them."""
 
-    def remember(self, record: TransactionRecord) -> Future[bool]:
-        """Merge an id's identities into its record in the log; False: log unreachable, or the record crosses them."""
+    def remember(self, record: TransactionRecord, *, begins: bool = False) -> Future[bool]:
+        """Merge an id's identities into its record in the log; False: log unreachable, or the record crosses them.
+
+        `begins`: the identity is new, so that it has written nothing before the record.
+        """
 
     def catch_up(self) -> Future[bool]:
         """Read what other processes have written up to now; False if the log could not be read."""
@@ -393,6 +396,16 @@ class SharedState:
             self.deferred.has_records(topic, partition, producer_id)
         return mark.last_sequence >= 0
 
+    def entered(self, keys: Iterable[str]) -> None:
+        """Count requests that put partitions of topics into transactions at the target as resolved."""
+        for key in keys:
+            self.forwards.entering[key] -= 1
+            if not self.forwards.entering[key]:
+                del self.forwards.entering[key]
+                route = self.table.route_of(key)
+                if route is not None and route.fenced:
+                    self.backend.drained()
+
     def resolved(self, key: str, count: int = 1) -> None:
         """Count forwards of a topic as resolved; tell the controller about the last forward under a fence."""
         if self.forwards.resolved(key, count) and key in self.fenced:
@@ -400,4 +413,4 @@ class SharedState:
 
 
 def _fenced(table: RoutingTable) -> frozenset[str]:
-    return frozenset(route.key for route in table.routes.fenced.values())
+    return frozenset(route.key for route in table.routes.fenced.values() if not route.closing)

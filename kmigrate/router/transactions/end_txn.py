@@ -93,10 +93,9 @@ class EndTxnHandler:
         If the state log does not know writes of the producer, the target is asked, and then the sources.
         """
         claimed = (txn.producer_id, txn.epoch)
-        records = self._identities.records(txn.name).values()
+        records = [each for each in self._identities.records(txn.name).values() if each.at_source]
         record = next((each for each in records if (each.producer_id, each.epoch) == claimed and each.topics), None)
-        routes = self._shared.table.topics
-        if record and any(topic in routes and not routes[topic].at_target for topic in record.topics):
+        if record is not None and self._writes_at_source(record):
             code = yield from self._end_where_it_was(txn, record)
             if code == Code.INVALID_TXN_STATE:
                 return (yield from self._end_at_target(txn, nowhere_else=True))
@@ -107,6 +106,14 @@ class EndTxnHandler:
         if record is None or txn.code_in(answer) != Code.INVALID_TXN_STATE:
             return answer
         return txn.answer(self._code(txn, (yield from self._end_where_it_was(txn, record))))
+
+    def _writes_at_source(self, record: TransactionRecord) -> bool:
+        """Return whether the identity's last transaction was at the source if it has had a transaction.
+
+        After a rollback an older identity's last transaction was at the target (rule J).
+        """
+        routes = (self._shared.table.topics.get(topic) for topic in record.topics)
+        return any(route is not None and not route.at_target and not route.outdates(record) for route in routes)
 
     def _end_where_it_was(self, txn: TxnRequest, record: TransactionRecord) -> Conversation[int]:
         """End the transaction at the source; if the identity is revoked, answer from the id's record."""
@@ -122,4 +129,7 @@ class EndTxnHandler:
             return code
         table = self._shared.table
         topics = {topic for record in self._identities.records(txn.name).values() for topic in record.topics}
-        return 0 if any(self._shared.deferred.carried_over(table, txn.producer, topic) for topic in topics) else code
+        never_began = self._identities.is_outdated(txn, topics) or any(
+            self._shared.deferred.carried_over(table, txn.producer, topic) for topic in topics
+        )
+        return 0 if never_began else code

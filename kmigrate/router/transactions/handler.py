@@ -12,8 +12,9 @@ B  A transaction is on the cluster of its first topics, or of its first group: a
    the transaction and not the producer.
 C  Under a fence, a transaction may not begin if any topic of its transactional id is fenced or any group is frozen. A
    transaction may not reach a fenced topic that its id had not written before the fence. An open transaction may go on
-   and end. Until then it counts as in flight at all topics that its id writes (`shared.open_transactions`). Under a
-   rollback's fence no partition of the topic enters a transaction at the target.
+   and end. Until then it counts as in flight at all topics that its id writes (`shared.open_transactions`). Before a
+   rollback's fence no transaction begins on the topic at the target, and open transactions go on and end. Under the
+   fence no partition of the topic enters a transaction.
 D  If a request comes to a connection amid a transaction, the router first asks both clusters about the transaction.
 E  An EndTxn without an open transaction is repeated: the first answer was lost. The cluster of the last transaction
    knows how that ended: the source while the topics are mirrored, afterwards the target, or the source if the target
@@ -32,6 +33,11 @@ H  After a group has opened at the target, the first transaction of an id that c
    for both.
 I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked before
    a client is refused (`source_identities`).
+J  From a topic's first rollback on, an identity ends at each flip of a topic that it may have written: the cluster that
+   is written from then on knows other sequences of the identity. The client gets UNKNOWN_PRODUCER_ID, aborts, and asks
+   for the next epoch, whose sequences begin at 0 on both clusters (`docs/decisions/0019`).
+K  What the target lets an id write together with a topic that can be rolled back is written down, too, before the
+   client is answered. So a rollback knows what transactions couple.
 """
 
 from __future__ import annotations
@@ -145,12 +151,12 @@ class TransactionHandler:
         if key == ApiKey.TXN_OFFSET_COMMIT:
             return (yield from self._commit_offsets(txn))
         mirroring = self._shared.table.mirroring
-        if mirroring and not self._locator.knows(txn.name):
+        rolling_back = key == ApiKey.ADD_PARTITIONS_TO_TXN and self._shared.table.routes.fenced
+        if (mirroring or rolling_back) and not self._locator.knows(txn.name):
             code = yield from self._locator.learn(txn.name, txn.head)
             raise AnswerNow(code) if code else DecideAnew
         if key == ApiKey.END_TXN:
             return (yield from self._ends.end(txn))
-        rolling_back = key == ApiKey.ADD_PARTITIONS_TO_TXN and self._shared.table.routes.fenced
         if not (mirroring or rolling_back):
             return (yield from self._begin_at_target(txn))
         if key == ApiKey.ADD_PARTITIONS_TO_TXN:
@@ -190,7 +196,7 @@ class TransactionHandler:
         """Have the source of a link give out the id, and return the code for the client."""
         resumed = int(getattr(txn.request, "producer_id", -1))
         while True:
-            known = self._identities.records(txn.name).get(link)
+            known = self._identities.at_source_of(link, txn.name)
             resumes = known is not None and known.producer_id == resumed and known.revoked is None
             at_source = (known.source_id, known.source_epoch) if known and resumes else (-1, -1)
             identify = self._identities.identify(txn, link, at_source, txn.request.transaction_timeout)
@@ -230,9 +236,13 @@ class TransactionHandler:
 
     def _begin_at_target(self, txn: TxnRequest) -> Conversation[Buffer]:
         """Pass on a request that may begin a transaction: open on this connection at once, on others once granted."""
+        is_add = txn.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN
+        topics = frozenset(partitions_of(txn.request)) if is_add else frozenset[str]()
+        if self._identities.is_outdated(txn, topics):
+            return self._refuse_outdated(txn)
         entry = self._locator.begins_at_target(txn.name)
         entry.ask(self._locator)
-        if txn.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
+        if is_add:
             answer = yield from self._at_target.add(txn)
         else:
             answer = yield from txn.to_target(self._client)
@@ -241,10 +251,39 @@ class TransactionHandler:
             self._locator.never_began_at_target(txn.name, entry)
         if codes and codes <= OTHER_PRODUCER:
             return (yield from self._identities.at_source.refused(txn, answer))
+        if 0 in codes and not (yield from self._couple_at_target(txn, answer)):
+            return txn.answer(Code.COORDINATOR_LOAD_IN_PROGRESS)
         return answer
 
+    def _refuse_outdated(self, txn: TxnRequest) -> bytes:
+        """Have the client abort and ask for the next epoch (rule J)."""
+        if self._locator.open_at(txn.name) is None:
+            self._locator.refused.add(txn.name)
+        return txn.answer(Code.UNKNOWN_PRODUCER_ID)
+
+    def _couple_at_target(self, txn: TxnRequest, answer: Buffer) -> Conversation[bool]:
+        """Write down what the target lets into a transaction with a topic that can be rolled back (rule K).
+
+        False: the state log is not reachable. The client is answered afterwards, so nothing is written before.
+        """
+        routes, known = self._shared.table.topics, self._identities.records(txn.name)
+        topics, groups = txn.granted_in(answer)
+
+        def copied_back(names: Iterable[str]) -> set[str]:
+            return {routes[name].link for name in names if name in routes and routes[name].copied_back}
+
+        written = (record.link for record in known.values() if record.link in copied_back(record.topics))
+        for link in sorted(copied_back(topics).union(written)):
+            record = known.get(link) or TransactionRecord(link, txn.name, txn.producer_id, txn.epoch, -1, -1)
+            if topics.issubset(record.topics) and groups.issubset(record.groups):
+                continue
+            wider = replace(record, topics=tuple(sorted(topics)), groups=tuple(sorted(groups)))
+            if not (yield from self._shared.transaction_store.remember(wider)):
+                return False
+        return True
+
     def _waits(self, txn: TxnRequest, at: str | None, topics: Iterable[str]) -> bool:
-        """Return whether the request must wait for a fence (rule C), or for a topic that still aligns."""
+        """Return whether the request must wait for a fence or a rollback (rule C), or for a topic that still aligns."""
         named = set(topics)
         if at is None:
             records = self._identities.records(txn.name).values()
@@ -255,6 +294,7 @@ class TransactionHandler:
         routes = [route for topic in named if (route := self._shared.table.topics.get(topic)) is not None]
         return any(
             route.serve is Serve.HIDDEN
+            or (route.closing and at is None)
             or (route.serve is Serve.HOLD and not self._shared.open_at_source.covers(route.link, txn.name, route.key))
             for route in routes
         )
@@ -278,6 +318,8 @@ class TransactionHandler:
     ) -> Conversation[Buffer]:
         """Let topics or groups into a transaction at a source."""
         record = yield from self._identities.identity(txn, link)
+        if self._identities.is_outdated(txn, topics):
+            return self._refuse_outdated(txn)
         entry = self._locator.enter(link, txn.name, txn.epoch, set(topics).intersection(record.topics))
         outcome = yield from self._shared.conversations.start(self._ask_source(txn, record, entry, topics, groups))
         if outcome is None:

@@ -50,6 +50,21 @@ class ProducerIdentities:
         """Return the records of a transactional id, by the links whose source knows the id."""
         return self.shared.table.transactions.get(name, {})
 
+    def at_source_of(self, link: str, name: str) -> TransactionRecord | None:
+        """Return the record of a transactional id that a link's source knows."""
+        known = self.records(name).get(link)
+        return known if known is not None and known.at_source else None
+
+    def is_outdated(self, txn: TxnRequest, topics: Collection[str]) -> bool:
+        """Return whether the producer may have written one of these topics before the topic's newest flip (`J`)."""
+        claimed, known = (txn.producer_id, txn.epoch), self.records(txn.name)
+        routes = [route for topic in topics if (route := self.shared.table.topics.get(topic)) is not None]
+        return any(
+            (record.producer_id, record.epoch) == claimed and route.outdates(record)
+            for route in routes
+            if (record := known.get(route.link)) is not None
+        )
+
     def sources(self, name: str) -> list[str]:
         """Return a link of each mirrored source, preferably a link whose source knows the transactional id."""
         table, known = self.shared.table, self.records(name)
@@ -63,6 +78,8 @@ class ProducerIdentities:
         self, txn: TxnRequest, link: str, at_source: tuple[int, int], timeout: dt.timedelta
     ) -> Conversation[int]:
         """Have the source give the id's new producer an identity, and write the pair down; return the client's code.
+
+        The identity begins with the record if the client has asked for the identity: it has written nothing before.
 
         `at_source`: the identity of a producer that only wants the next epoch; else (−1, −1). The conversation must
         outlive the client, because the source ends the older identity.
@@ -81,13 +98,14 @@ class ProducerIdentities:
             known = self.records(txn.name).get(each)
             if known is None or not known.later_at_source(record):
                 self.shared.ended(each, txn.name)
-            if not (yield from self.shared.transaction_store.remember(record)):
+            begins = txn.head.api_key == ApiKey.INIT_PRODUCER_ID
+            if not (yield from self.shared.transaction_store.remember(record, begins=begins)):
                 return Code.COORDINATOR_LOAD_IN_PROGRESS
         return Code.NONE
 
     def identity(self, txn: TxnRequest, link: str) -> Conversation[TransactionRecord]:
         """Return the producer's identities; make a producer known at the source that the records do not name."""
-        known = self.records(txn.name).get(link)
+        known = self.at_source_of(link, txn.name)
         if known is not None and known.producer_id == txn.producer_id and known.epoch >= txn.epoch:
             if known.epoch > txn.epoch:
                 raise AnswerNow(Code.PRODUCER_FENCED)

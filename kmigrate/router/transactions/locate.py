@@ -121,8 +121,7 @@ class TransactionLocator:
 
         A transaction that a source reports counts as open also when the client is gone.
         """
-        records = self.identities.records(name)
-        for link in [link for link in self.identities.sources(name) if link in records]:
+        for link in [link for link in self.identities.sources(name) if self.identities.at_source_of(link, name)]:
             same_source = self.shared.table.of_one_source(link)
             is_open = any(self.shared.open_at_source.is_open(each, name, self) for each in same_source)
             if is_open or not self.shared.backend.tells_transactions(link):

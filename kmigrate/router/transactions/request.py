@@ -71,6 +71,13 @@ class TxnRequest:
             return set(partition_codes(message).values())
         return {code_of(message.error_code)}
 
+    def granted_in(self, answer: Buffer) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the topics and the groups that an answer lets into the transaction."""
+        message = self.read(answer)
+        if self.head.api_key == ApiKey.ADD_PARTITIONS_TO_TXN:
+            return frozenset(topic for (topic, _), code in partition_codes(message).items() if not code), frozenset()
+        return frozenset(), frozenset() if code_of(message.error_code) else frozenset({str(self.request.group_id)})
+
     def code_in(self, answer: Buffer) -> int:
         """Return the code of an answer with a single code."""
         return code_of(self.read(answer).error_code)

@@ -10,6 +10,7 @@ sealing         a fence that the source broker holds in place of a silent router
 revoking        identities of transactional producers, revoked at the source
 barrier         the last sequence of each producer below the barrier, and the last check before the flip
 rollback        the rollback of one topic, by records: the promote in the other direction
+transactions    transactions on a topic that is rolled back
 outcome         the end of a promote: the records, ACLs before the flip, configs after the flip
 closing         the seal of the source topic after the flip
 late_writes     the watch on the source after the flip

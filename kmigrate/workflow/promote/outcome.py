@@ -32,6 +32,7 @@ __all__ = [
     "no_way_back",
     "put_in_force",
     "settle",
+    "turned",
     "with_promote_rules",
 ]
 
@@ -53,7 +54,12 @@ def flipped_as_decided(record: TopicRecord, at_ms: int, state: State) -> TopicRe
     """Return the flipped record that another topic's flip demands; None for no such flip, or a changed record."""
     proven = decided(state, record)
     unchanged = state.records.get(record.key) == record
-    return flipped(record, at_ms, proven) if proven is not None and unchanged else None
+    return turned(flipped(record, at_ms, proven), state) if proven is not None and unchanged else None
+
+
+def turned(record: TopicRecord, state: State) -> TopicRecord:
+    """Return a flipped record with the epoch of its flip; transactional identities outlive a topic's first promote."""
+    return replace(record, turned_epoch=state.epoch + 1) if record.generation else record
 
 
 def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord:

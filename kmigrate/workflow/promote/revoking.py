@@ -166,7 +166,7 @@ class Revoker:
 
 
 def _writers(state: State, record: TopicRecord) -> list[TransactionRecord]:
-    return [each for each in state.transactions(record.link) if record.topic in each.topics]
+    return [each for each in state.transactions(record.link) if record.topic in each.topics and each.at_source]
 
 
 def begun(state: State, record: TopicRecord) -> list[TransactionRecord]:

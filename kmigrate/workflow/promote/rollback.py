@@ -6,14 +6,18 @@ steps and the records are those of a promote (`promote.topic`), with these diffe
 A  No seal replaces a router: each registered router has to acknowledge the fence, and no process of a router may have
    left without notice. Otherwise the rollback is given up, and names that router.
 B  The barrier and the producers are read at the target. The last check wants the source's log to end at the barrier.
-C  A topic that is written in transactions is not rolled back.
+C  If the topic is written in transactions, no transaction begins on the topic from a record before the fence on
+   (`WayBack.closing`). The fence follows once the open transactions have ended, so that their clients need no batch
+   that a fence would hold. Behind the fence the target is asked once more before the barrier is read. A topic that
+   transactions couple with another topic or a group is not rolled back.
 D  The flip raises the topic's generation, so that the source knows no producer under its new id, and begins a new era
-   of the copy to the target. The barrier table guards the first writes to the source.
+   of the copy to the target. The barrier table guards the first writes to the source. Transactional identities from
+   before the flip end there (`TopicRecord.turned_epoch`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.client import ClusterClient
@@ -50,13 +54,20 @@ from kmigrate.workflow.promote.fence import (
 from kmigrate.workflow.promote.fence_hook import FenceHook, NoHook
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.sealing import strays
+from kmigrate.workflow.promote.transactions import (
+    coupled_with,
+    is_transactional,
+    open_on,
+    unrecorded_writers,
+    wait_until_none_open,
+)
 
-__all__ = ["MOST_ROLLBACKS", "TopicRollback", "given_back", "rolled_back", "stray_router", "transactional_writers"]
+__all__ = ["MOST_ROLLBACKS", "TopicRollback", "given_back", "rolled_back", "stray_router"]
 
 MOST_ROLLBACKS = 63
 """Highest generation of a topic: a route's shift of producer ids has six bits for the generation."""
 _IN_FLIGHT = "answer(s) of the target"
-_MOST_NAMED = 3
+_BEGINNING = "transaction(s) that begin at the target"
 
 
 @dataclass(slots=True)
@@ -141,8 +152,9 @@ class TopicRollback:
         await self.log.append(decide)
 
     def _keep_turn(self, record: TopicRecord) -> None:
-        """Keep the turn of a fenced topic, whoever fenced it."""
-        if record.phase in ROLLBACK_BEHIND_FENCE:
+        """Keep the turn of a topic that is fenced or closing, whoever decided that."""
+        closing = record.way_back is not None and record.way_back.closing
+        if record.phase in ROLLBACK_BEHIND_FENCE or closing:
             self.rounds.go(self.key)
         else:
             self.rounds.over(self.key)
@@ -158,12 +170,53 @@ class TopicRollback:
             return
         if not await self._turn(record):
             return
-        if names := await transactional_writers(self.log.state, self.target, record):
+        if names := await unrecorded_writers(self.log.state, self.target, record):
             raise Refused("no-way-back", names)
         await rehearse(self.target, record, self.table, self.check, self._deadline(record))
         way = record.way_back
-        if way is not None:
-            await self._advance(record, TopicEvent.FENCE, replace(way, fenced_ms=self.log.now_ms()))
+        if way is not None and await self._transactions_ended(record, way):
+            await self._advance(record, TopicEvent.FENCE, replace(way, closing=False, fenced_ms=self.log.now_ms()))
+
+    async def _transactions_ended(self, record: TopicRecord, way: WayBack) -> bool:
+        """Let no transaction begin, and wait until none is open; return False where the record has changed (rule C)."""
+        _refuse_coupled(self.log.state, record)
+        if not is_transactional(self.log.state, record):
+            return True
+        if not way.closing:
+            await self._close(record, way)
+            return False
+        deadline = self._deadline(record)
+        if not await self._all_closed(record, deadline):
+            return False
+        self.progress.note(self.key, "open transactions to end")
+        await wait_until_none_open(self.target, record, deadline)
+        self.progress.note(self.key, None)
+        return self._record(self.log.state) == record
+
+    async def _close(self, record: TopicRecord, way: WayBack) -> None:
+        """Write the record since which no transaction begins on the topic."""
+
+        def decide(state: State) -> Record | None:
+            if self._record(state) != record:
+                return None
+            return replace(record, way_back=replace(way, closing=True, fence_epoch=state.epoch + 1))
+
+        await self.log.append(decide)
+
+    async def _all_closed(self, record: TopicRecord, deadline: float) -> bool:
+        """Wait until no router lets a transaction begin; return False where the record has changed."""
+
+        def not_closed(state: State) -> str | None:
+            if self._record(state) != record:
+                return None
+            return undrained(self.log, record, _none_given_up, _BEGINNING)
+
+        what = "every router to let no transaction begin"
+        try:
+            await self.progress.wait(self.log, self.key, not_closed, deadline - monotonic(), what)
+        except WaitTimedOut as late:
+            raise Refused("not-drained", f"{late.what} within the fence timeout") from late
+        return self._record(self.log.state) == record
 
     async def _ready(self, record: TopicRecord) -> bool:
         """Wait until the topic can be fenced; return False where the record has changed or is gone."""
@@ -184,6 +237,8 @@ class TopicRollback:
 
     async def _turn(self, record: TopicRecord) -> bool:
         """Wait for this topic's turn; return False where by then the topic is not ready, or its record has changed."""
+        if record.way_back is not None and record.way_back.closing:
+            return True
         self.progress.note(self.key, "its turn: other topics are fenced before it")
         waited = await self.rounds.take(self.key, record.partitions)
         self.progress.note(self.key, None)
@@ -207,7 +262,10 @@ class TopicRollback:
             raise Refused("not-drained", f"{late.what} within the fence timeout") from late
         if self._record(self.log.state) != record:
             return
-        ends = await ends_after_drain(self.target, record, deadline)
+        ends, found = await together(ends_after_drain(self.target, record, deadline), open_on(self.target, record))
+        if found:
+            await wait_until_none_open(self.target, record, deadline)
+            ends = await ends_after_drain(self.target, record, deadline)
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         changed = replace(way, barrier=barrier, barrier_ms=self.log.now_ms())
         await self._advance(record, TopicEvent.BARRIER, changed)
@@ -227,17 +285,17 @@ class TopicRollback:
             except WaitTimedOut as late:
                 raise Refused("barrier-not-reached", late.what) from late
 
-        written = transactional_writers(self.log.state, self.target, record)
-        _, (marks, names) = await together(arrival(), together(self.table.read(record, deadline), written))
-        if names:
-            raise Refused("no-way-back", names)
+        _, marks = await together(arrival(), self.table.read(record, deadline))
         if self._record(self.log.state) != record:
             return
         barrier = {p: each.offset for p, each in record.newest_barrier.items()}
         await together(self.check.run(record, lambda: barrier, deadline), self.table.write(record, marks))
 
         def decide(state: State) -> Record | None:
-            return rolled_back(record, self.log.now_ms()) if self._record(state) == record else None
+            if self._record(state) != record:
+                return None
+            _refuse_coupled(state, record)
+            return replace(rolled_back(record, self.log.now_ms()), turned_epoch=state.epoch + 1)
 
         await self.log.append(decide)
 
@@ -287,7 +345,7 @@ def given_back(record: TopicRecord, reason: str, way_on: str = "") -> TopicRecor
     """Return the record of a topic whose rollback is given up: promoted as before, with the reason."""
     way = record.way_back
     if way is not None:
-        way = replace(way, terms=None, barrier={}, reason=reason, way_on=way_on)
+        way = replace(way, closing=False, terms=None, barrier={}, reason=reason, way_on=way_on)
     return replace(record, phase=advance_topic(record.phase, TopicEvent.UNFENCE), since_ms=now_ms(), way_back=way)
 
 
@@ -297,30 +355,9 @@ def stray_router(state: State) -> str | None:
     return f"a process of router {', '.join(names)} has left without notice" if names else None
 
 
-async def transactional_writers(state: State, target: ClusterClient, record: TopicRecord) -> str:
-    """Name the transactional ids that write a topic, or the producer ids at the target; '' for none.
-
-    A producer with data and with a control marker in a partition writes the partition in transactions.
-    """
-    names = sorted({each.name for each in state.transactions(record.link) if record.topic in each.topics})
-    if names:
-        return f"topic {record.topic} is written in transactions (transactional id {_few(names)})"
-    link = state.link(record.link)
-    copies = {copy.data_id for copy in (record.copy, link.copy if link is not None else None) if copy is not None}
-    found = {
-        producer.producer_id
-        for _, producers in (await target.describe_producers(record.topic_partitions)).values()
-        for producer in producers
-        if producer.coordinator_epoch >= 0 and producer.last_sequence >= 0 and producer.producer_id not in copies
-    }
-    ids = _few(map(str, sorted(found)))
-    return f"topic {record.topic} is written in transactions at the target (producer id {ids})" if found else ""
-
-
-def _few(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
-    return f"{', '.join(listed[:_MOST_NAMED])}{more}"
+def _refuse_coupled(state: State, record: TopicRecord) -> None:
+    if coupled := coupled_with(state, record):
+        raise Refused("coupled-topics", coupled, next_step="its promote is final; the topic stays at the target")
 
 
 def _none_given_up(_: str) -> bool:

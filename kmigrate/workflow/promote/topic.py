@@ -65,6 +65,7 @@ from kmigrate.workflow.promote.outcome import (
     go_forward,
     no_way_back,
     put_in_force,
+    turned,
     with_promote_rules,
 )
 from kmigrate.workflow.promote.sealing import Sealer, may_come_off
@@ -403,7 +404,8 @@ class TopicPromotion:
             unit = self.progress.unit_to_flip(state, record)
             if unit is None:
                 return None
-            return replace(flipped(record, self.log.now_ms(), self.progress.proven[self.key][1]), unit=unit)
+            promoted = flipped(record, self.log.now_ms(), self.progress.proven[self.key][1])
+            return replace(turned(promoted, state), unit=unit)
 
         await self.log.append(decide)
 

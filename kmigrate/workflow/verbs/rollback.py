@@ -17,7 +17,8 @@ from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, refuse
-from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS, given_back, transactional_writers
+from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS, given_back
+from kmigrate.workflow.promote.transactions import coupled_with, unrecorded_writers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose
 
@@ -44,7 +45,9 @@ async def roll_back_topics(
     refuse_finished(link)
     found += _unheard_routers(connections.log)
     for record in records.values():
-        if names := await transactional_writers(connections.log.state, connections.target, record):
+        if names := coupled_with(connections.log.state, record):
+            found.append(refuse("coupled-topics", names, "its promote is final; the topic stays at the target"))
+        if names := await unrecorded_writers(connections.log.state, connections.target, record):
             found.append(refuse("no-way-back", names, "its promote is final; the topic stays at the target"))
         found += await _partitions(connections, record)
     writes = [(f"roll back {topic}", judged.write(topic)) for topic in records]

@@ -11,6 +11,9 @@ from dataclasses import replace
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.rights import read_rights
+from kmigrate.cluster.transactions import id_state, listed_ids, refuse_unwritable_id, tells_transactions
+from kmigrate.errors import BrokerRefused, KmigrateError
+from kmigrate.model.grants import CLUSTER_NAME
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import SIZE_LIMIT, PromoteTerms, TopicRecord
@@ -23,12 +26,15 @@ from kmigrate.state.log import Decide, StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, warn
 from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS
+from kmigrate.workflow.promote.transactions import coupled_with, is_transactional
 from kmigrate.workflow.verbs.proposal import Write
 from kmigrate.workflow.verbs.routers import unheard_routers
 
 __all__ = ["ending", "open_way_backs", "way_back_findings", "without_way_back"]
 
 _BROKERS_LIMIT = "message.max.bytes"
+_HOLES = "kmigrate-holes-"
+"""First part of the transactional ids under which the mirror fills offsets without records."""
 _TIMESTAMPS, _LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
 
 
@@ -47,10 +53,13 @@ async def without_way_back(
     rights = await read_rights(source, names, ())
     default = await _size_limit(connections)
     unheard = sorted({finding.what for finding in unheard_routers(connections.log)})
-    coupled = {topic for each in connections.log.state.transactions(records[0].link) for topic in each.topics}
+    state = connections.log.state
+    written = [record for record in records if is_transactional(state, record)]
+    against = await _of_transactions(connections, source, rights, written) if written else []
     return {
         record.topic: [
-            *_of_record(record, terms, coupled=record.topic in coupled),
+            *_of_record(state, record, terms),
+            *(against if record in written else ()),
             *unheard,
             *_of_configs(
                 at_source.get(record.topic, {}), _limit_after(record, at_target.get(record.topic, {}), default)
@@ -61,15 +70,52 @@ async def without_way_back(
     }
 
 
-def _of_record(record: TopicRecord, terms: PromoteTerms, *, coupled: bool) -> list[str]:
+def _of_record(state: State, record: TopicRecord, terms: PromoteTerms) -> list[str]:
+    coupled = coupled_with(state, record)
     against = {
         "its offsets are mapped": record.mapped,
-        "it is written in transactions": coupled,
+        coupled: bool(coupled),
         "the source stays open for other writers (--no-seal)": not terms.late.seal,
         "direct writers are accepted, so the source may hold records that the target lacks": terms.accept_direct,
         f"it was rolled back {MOST_ROLLBACKS} times": record.generation >= MOST_ROLLBACKS,
     }
     return [why for why, holds in against.items() if holds]
+
+
+async def _of_transactions(
+    connections: Connections, source: ClusterClient, rights: Rights, written: Sequence[TopicRecord]
+) -> list[str]:
+    """Return what the copy of transactions to the source lacks: markers there, and word of open ones at the target."""
+    found = []
+    name = connections.target.settings.name
+    if not await tells_transactions(connections.target):
+        found.append(f"it is written in transactions, and {name} does not tell which are open (Kafka before 3.0)")
+    elif hidden := await _hidden_id(connections, written):
+        who = connections.target.settings.security.principal
+        found.append(f"it is written in transactions, and {who} lacks DESCRIBE on transactional id {hidden} at {name}")
+    if rights.standing("CLUSTER", "CLUSTER_ACTION", CLUSTER_NAME) is Standing.MISSING:
+        try:
+            await refuse_unwritable_id(source, _HOLES)
+        except KmigrateError:
+            who, name = source.settings.security.principal, source.settings.name
+            found.append(
+                f"it is written in transactions, and {who} may write no markers at {name}: CLUSTER_ACTION, or WRITE on "
+                f"transactional ids {_HOLES}*"
+            )
+    return found
+
+
+async def _hidden_id(connections: Connections, written: Sequence[TopicRecord]) -> str:
+    """Return a transactional id of these topics that the target does not show us; '' for none."""
+    topics = {record.topic for record in written}
+    writers = connections.log.state.transactions(written[0].link)
+    names = {each.name for each in writers if not topics.isdisjoint(each.topics)}
+    for name in sorted(names - await listed_ids(connections.target))[:1]:
+        try:
+            await id_state(connections.target, name)
+        except BrokerRefused:
+            return name
+    return ""
 
 
 async def _size_limit(connections: Connections) -> str:

@@ -42,6 +42,8 @@ def route(
     generation: int = 0,
     copied_back: bool = False,
     rolling_back: bool = False,
+    closing: bool = False,
+    turned_epoch: int = -1,
 ) -> TopicRoute:
     """Return a route; `generation` counts the topic's rollbacks."""
     shift, before = SHIFT + generation * DIRECT_LIMIT, SHIFT + (generation - 1) * DIRECT_LIMIT
@@ -61,6 +63,8 @@ def route(
         target_shift=shift if generation else 0,
         copied_back=copied_back,
         former_eras=eras,
+        closing=closing,
+        turned_epoch=turned_epoch,
     )
 
 
@@ -297,8 +301,11 @@ class FakeTransactionStore:
     changed: Callable[[], None] = lambda: None
     records: dict[tuple[str, str], TransactionRecord] = field(default_factory=dict)
     reach: bool = True
+    epoch: int = 0
+    """Epoch of the state; an identity that begins is in use from the next epoch on."""
 
-    def remember(self, record: TransactionRecord) -> Future[bool]:
+    def remember(self, record: TransactionRecord, *, begins: bool = False) -> Future[bool]:
+        record = replace(record, since=self.epoch + 1) if begins else record
         key = (record.link, record.name)
         standing = self.records.get(key)
         kept = self.reach and not (standing is not None and standing.crosses(record))

@@ -224,10 +224,10 @@ def before_it_is_kept(desk: Desk, happens: Callable[[], object]) -> None:
     """Let something happen while a record is on the way to the state log."""
     remember = desk.stage.transaction_store.remember
 
-    def late(record: TransactionRecord) -> Future[bool]:
+    def late(record: TransactionRecord, *, begins: bool = False) -> Future[bool]:
         happens()
         assert desk.stage.shared.group_reports(0.0).get("g", GroupReport(1)).in_flight == 1
-        return remember(record)
+        return remember(record, begins=begins)
 
     desk.stage.transaction_store.remember = late  # type: ignore[method-assign]
 
@@ -239,7 +239,7 @@ def test_an_id_is_given_by_both_clusters_and_the_pair_is_written_down_before_the
     desk = forwarded(known=False)
     assert desk.init() == 0
     assert desk.asked(FIND, INIT) == [("target", INIT), ("source", FIND), ("source", INIT)]
-    assert desk.stage.transaction_store.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S)
+    assert desk.stage.transaction_store.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S, since=1)
 
 
 def test_a_source_gives_an_id_once_however_many_links_begin_there() -> None:
@@ -248,7 +248,7 @@ def test_a_source_gives_an_id_once_however_many_links_begin_there() -> None:
     assert desk.init() == 0
     assert desk.asked(INIT) == [("target", INIT), ("source", INIT)]
     for link in ("l", "m"):
-        assert desk.stage.transaction_store.records[(link, NAME)] == TransactionRecord(link, NAME, *T, *S)
+        assert desk.stage.transaction_store.records[(link, NAME)] == TransactionRecord(link, NAME, *T, *S, since=1)
 
 
 def test_no_id_is_given_while_the_state_log_is_away() -> None:
@@ -504,7 +504,7 @@ def test_a_holder_that_is_made_known_while_a_newer_one_gets_the_id_takes_nothing
     _meanwhile(desk, "source", INIT, newer_one)
     assert desk.add("t") == {"t": 90}
     assert desk.stage.transaction_store.records[("l", NAME)] == TransactionRecord(
-        "l", NAME, *NEXT, S[0], S[1] + 2, ("t",)
+        "l", NAME, *NEXT, S[0], S[1] + 2, ("t",), since=1 if first else -1
     )
     assert in_flight(desk) == (1 if first else 0), "what the source has ended is open no more, and nothing else"
     assert desk.add("t", epoch=NEXT[1]) == {"t": 0}
@@ -524,7 +524,7 @@ def test_a_newer_holder_does_not_go_on_with_what_an_older_one_has_begun_at_the_s
     _meanwhile(desk, "source", INIT, older_one)
     assert desk.init() == 14, "clients ask for the id again"
     assert desk.stage.transaction_store.records[("l", NAME)] == TransactionRecord(
-        "l", NAME, *NEXT, S[0], S[1] + 2, ("t",)
+        "l", NAME, *NEXT, S[0], S[1] + 2, ("t",), since=1
     )
     desk.holders |= {"target": (T[0], T[1] + 3), "source": (S[0], S[1] + 3)}
     assert desk.init() == 0

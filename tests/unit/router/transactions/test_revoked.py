@@ -196,7 +196,8 @@ def test_the_next_epoch_is_asked_for_in_nobodys_name_and_puts_an_end_to_it() -> 
     assert answer.producer_epoch == T[1] + 1
     (asked,) = [request for where, key, request in desk.passed if (where, key) == ("source", INIT)]
     assert (asked.producer_id, asked.producer_epoch) == (-1, -1)
-    assert desk.stage.transaction_store.records[("l", NAME)] == replace(RECORD, epoch=T[1] + 1, source_epoch=S[1] + 2)
+    renewed = replace(RECORD, epoch=T[1] + 1, source_epoch=S[1] + 2, since=1)
+    assert desk.stage.transaction_store.records[("l", NAME)] == renewed
     assert desk.add("t", epoch=T[1] + 1) == {"t": 0}
 
 

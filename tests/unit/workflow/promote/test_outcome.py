@@ -10,7 +10,8 @@ from typing import Any, cast
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import PartitionBarrier, PromoteTerms, ProvenTopic, Seal, TopicRecord, WayBack
-from kmigrate.workflow.promote.outcome import flipped, settle
+from kmigrate.model.state import State
+from kmigrate.workflow.promote.outcome import flipped, settle, turned
 from tests.fakes.state_log import MemoryLog
 
 FLIPPED = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, restore_configs={"retention.ms": "1"}, unsettled=True)
@@ -57,6 +58,12 @@ def test_a_sealed_source_ends_the_way_back_at_the_flip() -> None:
     way = flipped(replace(FENCED, seal=Seal("", {"r9": "quiet"})), 9, ProvenTopic(1)).way_back
     assert way is not None
     assert (way.open, way.ended) == (False, "the source was sealed in place of router quiet")
+
+
+def test_a_later_promote_has_the_epoch_of_its_flip_and_the_first_promote_has_none() -> None:
+    state = State(epoch=41)
+    assert turned(replace(FLIPPED, generation=1), state).turned_epoch == 42
+    assert turned(FLIPPED, state) == FLIPPED
 
 
 def settled(log: MemoryLog) -> Admin:

@@ -33,6 +33,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.model.routes import Serve, id_shift, routing_table
 from kmigrate.workflow.base.connections import LinkClusters
+from kmigrate.workflow.promote import transactions
 from kmigrate.workflow.promote.rollback import TopicRollback, rolled_back
 from tests.fakes.scripted_cluster import KEYS, FakeAdmin, FakeCluster, FakeRecent
 from tests.fakes.state_log import MemoryLog
@@ -81,7 +82,9 @@ class Stage:
     def obey(self) -> None:
         """Announce the router and the mirror as answers to the present record."""
         record = self.record
-        fenced = record.phase in (TopicPhase.ROLLBACK_FENCING, TopicPhase.ROLLBACK_FENCED) and self.router_acks
+        closing = record.way_back is not None and record.way_back.closing
+        behind_fence = record.phase in (TopicPhase.ROLLBACK_FENCING, TopicPhase.ROLLBACK_FENCED)
+        fenced = (behind_fence or closing) and self.router_acks
         fences = {record.key: FenceAck(record.newest_fence, self.in_flight, self.marks)} if fenced else {}
         self.log.say(RouterPresence("r1", "r", self.log.state.epoch, 500, fences))
         progress = {}
@@ -112,6 +115,16 @@ class Stage:
     @property
     def phases(self) -> list[TopicPhase]:
         return [each.phase for each in self.log.history if isinstance(each, TopicRecord)]
+
+
+@pytest.fixture(autouse=True)
+def _none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no coordinator of the target name an open transaction, unless the test says otherwise."""
+
+    async def open_writers(*_: Any) -> dict[str, frozenset[int]]:
+        return {}
+
+    monkeypatch.setattr(transactions, "open_writers", open_writers)
 
 
 def ended(stage: Stage) -> TopicRecord:
@@ -200,7 +213,8 @@ def test_a_failed_guard_leaves_the_topic_promoted_with_the_reason(trouble: dict[
     ("against", "reason"),
     [
         (StrayRecord("r2", "elsewhere", ("r2-1",)), "a process of router r2 has left without notice"),
-        (TransactionRecord("l", "payments", 1, 0, 2, 0, ("t",)), "written in transactions (transactional id payments)"),
+        (TransactionRecord("l", "till", 1, 0, 2, 0, ("t", "u")), "together with topic u (transactional id till)"),
+        (TransactionRecord("l", "till", 1, 0, -1, -1, ("t",), ("g",)), "together with the offsets of group g"),
     ],
 )
 def test_a_topic_is_not_fenced_for_nothing(against: Any, reason: str) -> None:
@@ -239,3 +253,107 @@ def test_a_controller_that_takes_over_behind_the_fence_goes_on() -> None:
 def test_former_copies_are_remembered_over_several_rollbacks() -> None:
     fenced = replace(PENDING, phase=TopicPhase.ROLLBACK_FENCED, former_copies=(5,))
     assert rolled_back(fenced, 9).former_copies == (5, 17)
+
+
+WRITER = TransactionRecord("l", "till", 1, 0, 2, 0, ("t",))
+
+
+def with_open(monkeypatch: pytest.MonkeyPatch, *answers: tuple[str, ...]) -> list[TopicPhase]:
+    """Have the target's coordinators name open transactions, the last answer for ever; return the asking phases."""
+    left, stage_of = list(answers), list[TopicPhase]()
+
+    async def open_writers(cluster: Any, topic: str, partitions: int) -> dict[str, frozenset[int]]:
+        assert (topic, partitions) == ("t", 2)
+        stage_of.append(cluster.stage.record.phase)
+        names = left.pop(0) if len(left) > 1 else left[0]
+        return {name: frozenset({1}) for name in names}
+
+    monkeypatch.setattr(transactions, "open_writers", open_writers)
+    return stage_of
+
+
+def transactional() -> Stage:
+    stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, WRITER, PENDING))
+    stage.target.stage = stage  # type: ignore[attr-defined]
+    return stage
+
+
+def test_the_fence_of_a_topic_with_transactions_follows_the_end_of_the_open_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No transaction begins from a record before the fence on, and the target is asked again behind the fence."""
+    stage = transactional()
+    asked = with_open(monkeypatch, ("till",), ("till",), ())
+    record = ended(stage)
+    assert record.phase is TopicPhase.MIRRORING
+    assert asked == [TopicPhase.ROLLBACK_PENDING] * 3 + [TopicPhase.ROLLBACK_FENCING]
+    steps = [each for each in stage.log.history if isinstance(each, TopicRecord) and each.way_back is not None]
+    closing = [(each.phase, each.way_back.closing) for each in steps if each.way_back is not None]
+    assert closing == [
+        (TopicPhase.ROLLBACK_PENDING, False),
+        (TopicPhase.ROLLBACK_PENDING, True),
+        (TopicPhase.ROLLBACK_FENCING, False),
+        (TopicPhase.ROLLBACK_FENCED, False),
+    ]
+    assert record.turned_epoch > record.rolled_back_epoch
+
+
+def test_a_transaction_that_stays_open_gives_the_rollback_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = transactional()
+    with_open(monkeypatch, ("till",))
+    record = ended(stage)
+    assert (record.phase, record.turned_epoch) == (TopicPhase.PROMOTED, -1)
+    assert record.way_back is not None
+    assert record.way_back.reason == "open-transaction: till has a transaction open on t at the target"
+    assert (record.way_back.closing, record.way_back.open) == (False, True)
+    assert TopicPhase.ROLLBACK_FENCING not in stage.phases
+
+
+def test_a_transaction_that_no_coordinator_knows_is_named_by_its_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = transactional()
+    stage.target.producers = (ProducerState(7, 0, 1, 1, 50),)
+    with_open(monkeypatch, ())
+    record = ended(stage)
+    assert record.way_back is not None
+    assert record.way_back.reason == "open-transaction: producer 7 has a transaction open on t at the target"
+
+
+def test_a_router_that_does_not_say_that_no_transaction_begins_gives_the_rollback_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = transactional()
+    stage.in_flight = 1
+    with_open(monkeypatch, ())
+    record = ended(stage)
+    assert record.way_back is not None
+    assert "router r still waits for 1 transaction(s) that begin at the target" in record.way_back.reason
+
+
+def test_a_controller_that_takes_over_while_transactions_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = transactional()
+    way = replace(WAY, closing=True, fence_epoch=4)
+    stage.log = MemoryLog(LINK, ROUTER, *SHARED, WRITER, replace(PENDING, way_back=way))
+    with_open(monkeypatch, ())
+    assert ended(stage).phase is TopicPhase.MIRRORING
+
+
+def test_routers_let_no_transaction_begin_while_a_rollback_closes_the_topic() -> None:
+    closing = replace(PENDING, way_back=replace(WAY, closing=True, fence_epoch=9))
+    route = routing_table(MemoryLog(LINK, closing).state).topics["t"]
+    assert (route.serve, route.closing, route.fenced, route.fence_epoch) == (Serve.LOCAL, True, True, 9)
+
+
+def test_a_topic_that_is_coupled_while_its_transactions_end_is_not_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = transactional()
+    wider = [replace(WRITER, topics=("t", "u"))]
+
+    async def open_writers(*_: Any) -> dict[str, frozenset[int]]:
+        if wider:
+            await stage.log.append(lambda _: wider.pop())
+        return {}
+
+    monkeypatch.setattr(transactions, "open_writers", open_writers)
+    record = ended(stage)
+    assert record.phase is TopicPhase.PROMOTED
+    assert record.way_back is not None
+    assert "together with topic u" in record.way_back.reason

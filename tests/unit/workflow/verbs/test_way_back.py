@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import ConfigValue
+from kmigrate.errors import BrokerRefused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LatePolicy, PromoteTerms, RouterRecord, TopicRecord, TransactionRecord
 from kmigrate.model.rights import Operations, Rights
@@ -42,16 +43,38 @@ def reasons(
     source: Admin | None = None,
     target: Admin | None = None,
     rights: Rights = ALLOWED,
+    tells: bool = True,
+    takes_transactions: bool = True,
+    shows_ids: bool = True,
 ) -> list[str]:
     async def read_rights(*_: Any) -> Rights:
         return rights
 
-    on_target = SimpleNamespace(metadata=SimpleNamespace(brokers={1: ("h", 2)}))
+    async def tells_transactions(_: Any) -> bool:
+        return tells
+
+    async def listed_ids(_: Any) -> set[str]:
+        return set()
+
+    async def id_state(_: Any, name: str) -> None:
+        if not shows_ids:
+            raise BrokerRefused("transactional-id-denied", f"{name} may not be described", code=53)
+
+    async def refuse_unwritable_id(_: Any, name: str) -> None:
+        if not takes_transactions:
+            raise BrokerRefused("transactional-id-denied", f"{name} may not be written", code=53)
+
+    settings = SimpleNamespace(name="new", security=SimpleNamespace(principal="User:k"))
+    on_target = SimpleNamespace(metadata=SimpleNamespace(brokers={1: ("h", 2)}), settings=settings)
     it: Any = SimpleNamespace(log=MemoryLog(LINK, record, *others), target_admin=target or Admin(), target=on_target)
     cluster: Any = SimpleNamespace(settings=SimpleNamespace(name="old", security=SimpleNamespace(principal="User:k")))
     admin: Any = source or Admin()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(way_back, "read_rights", read_rights)
+        patch.setattr(way_back, "tells_transactions", tells_transactions)
+        patch.setattr(way_back, "refuse_unwritable_id", refuse_unwritable_id)
+        patch.setattr(way_back, "listed_ids", listed_ids)
+        patch.setattr(way_back, "id_state", id_state)
         return asyncio.run(without_way_back(it, cluster, admin, [record], terms))["t"]
 
 
@@ -99,10 +122,42 @@ def test_each_reason_against_a_way_back_is_named(given: dict[str, Any], reason: 
     assert reason in found
 
 
-def test_a_topic_that_is_written_in_transactions_has_no_way_back() -> None:
-    assert reasons(TOPIC, TERMS, TransactionRecord("l", "till", 1, 0, 2, 0, ("t",))) == [
-        "it is written in transactions"
-    ]
+WRITER = TransactionRecord("l", "till", 1, 0, 2, 0, ("t",))
+MARKERS = Rights(Operations(frozenset({"CLUSTER_ACTION"})), ALLOWED.topics)
+NO_MARKERS = Rights(Operations(denied=frozenset({"CLUSTER_ACTION"})), ALLOWED.topics)
+
+
+def test_a_topic_that_is_written_in_transactions_has_a_way_back_where_the_source_takes_markers() -> None:
+    assert reasons(TOPIC, TERMS, WRITER, rights=MARKERS) == []
+    assert reasons(TOPIC, TERMS, WRITER, rights=NO_MARKERS) == []
+
+
+def test_a_source_that_takes_neither_markers_nor_transactions_is_named() -> None:
+    (found,) = reasons(TOPIC, TERMS, WRITER, rights=NO_MARKERS, takes_transactions=False)
+    assert "User:k may write no markers at old: CLUSTER_ACTION, or WRITE on transactional ids kmigrate-holes-*" in found
+    assert reasons(TOPIC, TERMS, rights=NO_MARKERS, takes_transactions=False) == []
+
+
+def test_a_target_that_does_not_tell_its_open_transactions_is_named() -> None:
+    (found,) = reasons(TOPIC, TERMS, WRITER, tells=False)
+    assert found == "it is written in transactions, and new does not tell which are open (Kafka before 3.0)"
+
+
+def test_a_target_that_hides_a_transactional_id_is_named() -> None:
+    (found,) = reasons(TOPIC, TERMS, WRITER, rights=MARKERS, shows_ids=False)
+    assert "User:k lacks DESCRIBE on transactional id till at new" in found
+
+
+@pytest.mark.parametrize(
+    ("writer", "reason"),
+    [
+        (replace(WRITER, topics=("t", "u")), "together with topic u (transactional id till)"),
+        (replace(WRITER, groups=("g",)), "together with the offsets of group g (transactional id till)"),
+    ],
+)
+def test_a_topic_that_transactions_couple_has_no_way_back(writer: TransactionRecord, reason: str) -> None:
+    (found,) = reasons(TOPIC, TERMS, writer)
+    assert reason in found
 
 
 def test_a_router_that_a_seal_would_stand_in_for_leaves_no_way_back() -> None:
