@@ -357,7 +357,7 @@ def stray_router(state: State) -> str | None:
 
 def _refuse_coupled(state: State, record: TopicRecord) -> None:
     if coupled := coupled_with(state, record):
-        raise Refused("coupled-topics", coupled, next_step="its promote is final; the topic stays at the target")
+        raise Refused("no-way-back", coupled, next_step="its promote is final; the topic stays at the target")
 
 
 def _none_given_up(_: str) -> bool:

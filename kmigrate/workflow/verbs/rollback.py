@@ -46,7 +46,7 @@ async def roll_back_topics(
     found += _unheard_routers(connections.log)
     for record in records.values():
         if names := coupled_with(connections.log.state, record):
-            found.append(refuse("coupled-topics", names, "its promote is final; the topic stays at the target"))
+            found.append(refuse("no-way-back", names, "its promote is final; the topic stays at the target"))
         if names := await unrecorded_writers(connections.log.state, connections.target, record):
             found.append(refuse("no-way-back", names, "its promote is final; the topic stays at the target"))
         found += await _partitions(connections, record)

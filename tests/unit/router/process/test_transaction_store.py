@@ -6,6 +6,7 @@ A record is merged with other routers' records, and the routing table follows be
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ THEIRS = TransactionRecord("l", "till", 50, 2, 9, 1, ("a",))
 OURS = TransactionRecord("l", "till", 50, 1, 9, 2, ("b",))
 
 
-def scene(log: MemoryLog, *records: TransactionRecord) -> list[Any]:
+def scene(log: MemoryLog, *records: TransactionRecord, begins: bool = False) -> list[Any]:
     """Return the events in order: "followed" when the table followed the log, and the answers."""
     heard: list[Any] = []
 
@@ -33,7 +34,7 @@ def scene(log: MemoryLog, *records: TransactionRecord) -> list[Any]:
 
         store = StateLogTransactionStore(log, tasks, lambda: heard.append("followed"))  # type: ignore[arg-type]
         for record in records:
-            store.remember(record).then(answered)
+            store.remember(record, begins=begins).then(answered)
         if not records:
             store.catch_up().then(answered)
         async with asyncio.timeout(5):
@@ -60,6 +61,16 @@ def test_identities_that_cross_are_not_written_and_what_stands_is_followed(produ
     log = MemoryLog(standing)
     assert scene(log, TransactionRecord("l", "till", producer_id, 2, 9, 1)) == ["followed", False]
     assert log.state.transaction("l", "till") == standing
+
+
+def test_an_identity_that_begins_is_in_use_since_its_own_record() -> None:
+    """The position is compared with a topic's newest flip; a repetition keeps the first position."""
+    log = MemoryLog(THEIRS)
+    assert scene(log, replace(OURS, epoch=3), begins=True) == ["followed", True]
+    first = log.state.transaction("l", "till")
+    assert first is not None and (first.since, log.state.epoch) == (1, 1)
+    assert scene(log, replace(OURS, epoch=3), begins=True) == ["followed", True]
+    assert log.state.transaction("l", "till") == first
 
 
 def test_a_state_log_that_is_away_is_told() -> None:
