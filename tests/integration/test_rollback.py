@@ -159,7 +159,6 @@ class Tills:
         self.java.stop()
 
     def check(self, stored: list[FinalRecord]) -> None:
-        print("FORCED", self.librdkafka.aborted, [line for line in self.java.said.splitlines() if "aborted" in line])
         """Check that all committed values are there once and in order, with one forced abort per change of direction.
 
         The first promote forces no abort.
