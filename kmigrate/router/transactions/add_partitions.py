@@ -63,7 +63,7 @@ class AddPartitionsHandler:
         code = partition_codes(answer)[(topic, partition)]
         return code if code != Code.NOT_COORDINATOR else (yield from self._join(producer, topic, partition))
 
-    def _ask(self, frame: bytearray, correlation: int, topics: Iterable[str]) -> Future[bytearray]:
+    def _ask(self, frame: Buffer, correlation: int, topics: Iterable[str]) -> Future[bytearray]:
         """Send a request to the target; the client's connection is closed if its fate is unknown."""
         keys = self._enter(topics)
         if not keys:
