@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
@@ -29,7 +29,7 @@ from kmigrate.sandbox.ports import free_ports
 from tests.fakes.relay import Relay
 from tests.integration.command_line import program
 from tests.integration.migration import assert_clean, fresh_migration, wait_until
-from tests.integration.router_world import Writer, link_between, quietly, router, start_router, values
+from tests.integration.router_world import RouterProcess, Writer, link_between, quietly, router, start_router, values
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -171,7 +171,6 @@ def test_clients_of_a_router_that_is_gone_for_good_go_on_at_another_of_which_the
     asyncio.run(scenario())
 
 
-@pytest.mark.soak
 def test_a_member_goes_on_at_another_router_though_its_coordinator_has_the_same_node_id_there(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
@@ -191,6 +190,7 @@ def test_a_member_goes_on_at_another_router_though_its_coordinator_has_the_same_
             with router("other", target), router("home", target) as home:
                 await world.only_routers(2)
                 await world.fallbacks(home)
+                await quietly(wait_until, lambda: len(brokers(home)) == 2, 30, "the router to show the other router")
                 settings = {"bootstrap.servers": home.bootstrap, "group.id": group, "enable.auto.commit": False}
                 consumer = Consumer({**settings, "session.timeout.ms": 6000, "heartbeat.interval.ms": 500})
                 consumer.subscribe([topic])
@@ -200,6 +200,11 @@ def test_a_member_goes_on_at_another_router_though_its_coordinator_has_the_same_
                 consumer.close()
 
     asyncio.run(scenario())
+
+
+def brokers(shown: RouterProcess) -> list[int]:
+    """Return the node ids that a router shows to its clients."""
+    return list(AdminClient({"bootstrap.servers": shown.bootstrap}).list_topics(timeout=20).brokers)
 
 
 def java_wrote(source: KafkaCluster, topic: str) -> bool:

@@ -126,7 +126,10 @@ class Router:
     # life
 
     async def start(self) -> None:
-        """Bind the listeners, register and follow the log; return when clients are accepted."""
+        """Bind the listeners, register and follow the log; return when clients are accepted.
+
+        The first answer names the fallback routers already: clients come back at once to a router that starts again.
+        """
         self._failed = asyncio.get_running_loop().create_future()
         await self._target.refresh([])
         await self._clusters.learn_target()
@@ -139,6 +142,7 @@ class Router:
         await self._state_log.read_to_end()
         await self._registration.take(self.bootstrap, self.settings.replaces)
         self._swap()
+        self._shared.fallbacks.follow(self.bootstrap, self._state_log.alive(RouterPresence))
         self._serving = True
         await self._ports.serve()
         self._tasks.start(self._watch_itself(), "router-beat")

@@ -89,6 +89,17 @@ def test_the_client_of_a_router_that_does_not_answer_is_shown_the_fallback_route
     assert since.addresses is book.addresses, "listeners that come are shown"
 
 
+def test_its_fallback_routers_stay_the_same_when_the_router_is_not_heard_of_any_more() -> None:
+    """A presence lasts for seconds: until then a connection is tried, and afterwards the router counts as gone."""
+    heard = [presence("a:9000"), presence("b:9000", "a:9000"), presence("c:9000", "a:9000", "b:9000")]
+    book, known = fallbacks(*heard)
+    known._reach = lambda _: Future(False)
+    since = told(known, "b:9000")
+    known.follow("a:9000", [each for each in heard if each.bootstrap != "b:9000"])
+    assert told(known, "b:9000") == since and {spare.host for spare in since.fallbacks} == {"a", "c"}
+    assert told(known, "").fallbacks == book.fallbacks != since.fallbacks
+
+
 def test_processes_at_the_same_ports_are_one_router_to_clients() -> None:
     book, _ = fallbacks(presence("a:9000", name="a-1"), presence("a:9000", name="a-2"), presence("b:9000", "a:9000"))
     assert [spare.host for spare in book.fallbacks] == ["b"]
@@ -157,7 +168,8 @@ def test_a_router_that_is_not_heard_of_is_not_asked_for() -> None:
     stage.shared.fallbacks.follow("router:9000", [])
     _ask(stage, ApiKey.METADATA, 9, topics=())
     _answer_brokers(stage, ApiKey.METADATA, 9)
-    assert [b.host for b in _reply(stage, ApiKey.METADATA, 9).brokers] == ["router"]
+    shown = [(b.host, int(b.port)) for b in _reply(stage, ApiKey.METADATA, 9).brokers]
+    assert shown == [("router", 9001), ("router", 9100)], "the listener that the client asks is still a broker"
     assert stage.asked == []
 
 
