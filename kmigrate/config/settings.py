@@ -10,6 +10,7 @@ from typing import Any
 from kmigrate.errors import UsageError
 from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.nearest import nearest
+from kmigrate.model.reports import HookPoint
 from kmigrate.model.settings import ClusterSettings
 
 __all__ = [
@@ -244,6 +245,11 @@ class HooksSection:
     given_up: tuple[str, ...] = _key((), _COMMAND.format("after a promote or rollback that was given up"))
     rolled_back: tuple[str, ...] = _key((), _COMMAND.format("after a rollback"))
     timeout_s: float = _key(30.0, "how long a command may take until it is killed, s", low=0.1, high=3600)
+
+    def command(self, point: HookPoint) -> tuple[str, ...]:
+        """Return the command of a point; empty where the configuration names none."""
+        found: tuple[str, ...] = getattr(self, point.value.replace("-", "_"))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import re
 import shlex
+import shutil
 import sys
 
 import typer
@@ -22,11 +23,12 @@ from kmigrate.cli.commands.probes import find_names, probe_cluster, probe_rights
 from kmigrate.cli.process.engine_settings import grant_use
 from kmigrate.cli.views.acls import ClusterAcls, acls_answer
 from kmigrate.cli.views.plans import findings_view
-from kmigrate.config.settings import Settings
+from kmigrate.config.settings import HooksSection, Settings
 from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.extras import EXTRA_MISSING, EXTRAS, Extra
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.presences import RouterPresence
+from kmigrate.model.reports import HookPoint
 from kmigrate.net.tasks import together
 from kmigrate.workflow.base.broker_settings import BrokerSettings, compare_settings
 from kmigrate.workflow.base.connections import Connections
@@ -121,6 +123,25 @@ def _configuration(settings: Settings) -> list[Finding]:
     overridden = sorted(f"{key} ({origin})" for key, origin in settings.origins.items() if origin != str(settings.path))
     if overridden:
         found.append(ok("config-overrides", "not from the file: " + ", ".join(overridden)))
+    return found + _hooks(settings.hooks)
+
+
+def _hooks(section: HooksSection) -> list[Finding]:
+    """Check that this machine can start the commands of `[hooks]`; the controller may run on another machine."""
+    found: list[Finding] = []
+    for point in HookPoint:
+        words = section.command(point)
+        if not words:
+            continue
+        path = shutil.which(words[0])
+        if path is None:
+            effect = "every promote and rollback is given up" if point is HookPoint.BEFORE_FENCE else "it is left out"
+            what = f"{words[0]}, the hook {point}, is no program that this machine can start: without it {effect}"
+            found.append(
+                warn("hook-not-executable", what, "give the path of an executable file, where the controller runs")
+            )
+        else:
+            found.append(ok("hook", f"hook {point}: {path}"))
     return found
 
 

@@ -315,8 +315,7 @@ class _Process:
 
 def _hooks(section: HooksSection) -> HookSettings:
     """Return the commands of the configuration by the point at which they run."""
-    commands = {point: getattr(section, point.value.replace("-", "_")) for point in HookPoint}
-    return HookSettings(commands, section.timeout_s)
+    return HookSettings({point: section.command(point) for point in HookPoint}, section.timeout_s)
 
 
 def _raise_file_limit() -> None:
