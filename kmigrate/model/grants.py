@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CLUSTER_NAME", "GRANTS", "OPTIONAL_GRANTS", "Grant", "GrantUse", "grants_of"]
+from kmigrate.model.rehearsals import SHADOW_PREFIX
+
+__all__ = ["CLUSTER_NAME", "GRANTS", "OPTIONAL_GRANTS", "REHEARSAL_GRANTS", "Grant", "GrantUse", "grants_of"]
 
 CLUSTER_NAME = "kafka-cluster"
 """Name of the only resource of type CLUSTER."""
@@ -98,6 +100,23 @@ OPTIONAL_GRANTS: tuple[Grant, ...] = (
     ),
 )
 """Rights that single features use; a migration without such a feature can do without the right."""
+
+
+REHEARSAL_GRANTS: tuple[Grant, ...] = tuple(
+    Grant(side, resource, operation, why, SHADOW_PREFIX, without="no promote can be rehearsed", prefixed=True)
+    for side in ("source", "target")
+    for resource, operation, why in (
+        ("TOPIC", "CREATE", "make shadow topics"),
+        ("TOPIC", "READ", "read shadow topics, as the rehearsal's group and to compare"),
+        ("TOPIC", "WRITE", "write the copy of the real traffic"),
+        ("TOPIC", "DELETE", "remove shadow topics"),
+        ("TOPIC", "DESCRIBE_CONFIGS", "read the configs of shadow topics"),
+        ("TOPIC", "ALTER_CONFIGS", "give shadow topics the configs of the real topics"),
+        ("GROUP", "READ", "read shadow topics as a group"),
+        ("GROUP", "DELETE", "remove the rehearsal's group"),
+    )
+)
+"""Rights that a rehearsal needs beside the other rights; READ and DELETE imply DESCRIBE."""
 
 
 @dataclass(frozen=True, slots=True)

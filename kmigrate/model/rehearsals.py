@@ -6,11 +6,21 @@ rehearsal has left is found by name alone.
 
 from __future__ import annotations
 
-__all__ = ["LINK_PREFIX", "group_of", "is_rehearsal", "is_shadow", "link_of", "shadow_of", "shadow_prefix"]
+__all__ = [
+    "LINK_PREFIX",
+    "SHADOW_PREFIX",
+    "group_of",
+    "is_rehearsal",
+    "is_shadow",
+    "link_of",
+    "shadow_of",
+    "shadow_prefix",
+]
 
 LINK_PREFIX = "rehearsal-"
 """Prefix of the names of rehearsals' links; no other link may have such a name."""
-_SHADOW_PREFIX = "kmigrate-rehearsal-"
+SHADOW_PREFIX = "kmigrate-rehearsal-"
+"""Prefix of the names of all shadow topics, and of the groups that read shadow topics."""
 
 
 def link_of(token: str) -> str:
@@ -25,12 +35,12 @@ def is_rehearsal(link: str) -> bool:
 
 def is_shadow(topic: str) -> bool:
     """Return whether a topic is a shadow, which no expression of a link chooses."""
-    return topic.startswith(_SHADOW_PREFIX)
+    return topic.startswith(SHADOW_PREFIX)
 
 
 def shadow_prefix(link: str) -> str:
     """Return the prefix of the names of a rehearsal's shadow topics and group."""
-    return f"{_SHADOW_PREFIX}{link.removeprefix(LINK_PREFIX)}-"
+    return f"{SHADOW_PREFIX}{link.removeprefix(LINK_PREFIX)}-"
 
 
 def shadow_of(link: str, topic: str) -> str:

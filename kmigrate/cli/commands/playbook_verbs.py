@@ -18,7 +18,7 @@ from typing import Any
 
 import typer
 
-from kmigrate.cli.commands import finish, group, link, promote, rollback, topic, verify
+from kmigrate.cli.commands import finish, group, link, promote, rehearse, rollback, topic, verify
 from kmigrate.workflow.playbook import fields
 from kmigrate.workflow.playbook.fields import Field, Fields
 
@@ -40,12 +40,13 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "group promote": group.promote,
     "group rollback": group.rollback,
     "promote": promote.promote,
+    "rehearse": rehearse.rehearse,
     "rollback": rollback.rollback,
     "verify": verify.verify,
 }
 """The verbs that change or prove something."""
 
-_LEFT_OUT = frozenset({"plan", "yes", "follow", "interval"})
+_LEFT_OUT = frozenset({"plan", "yes", "follow", "interval", "print-acls"})
 """Flags of a call by hand: a playbook has its own --plan and --yes, and a step has an end."""
 _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "link alter": ("set",),
@@ -61,6 +62,7 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "group promote": ("groups",),
     "group rollback": ("groups",),
     "promote": ("topics",),
+    "rehearse": ("topics",),
     "rollback": ("topics",),
 }
 """Keys that a step must have: values that the verb asks for on a terminal."""

@@ -10,13 +10,17 @@ from rich.console import Group
 
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.exits import Exit
-from kmigrate.cli.base.options import Link, NewTopics, PlanOnly, Timeout, Yes
+from kmigrate.cli.base.options import Link, NewTopics, PlanOnly, PrintAcls, Timeout, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import interruptible
+from kmigrate.cli.views.acls import ClusterAcls, acls_answer
 from kmigrate.cli.views.plans import findings_view, plan_answer, plan_view
 from kmigrate.cli.views.rehearsals import rehearsal_view
+from kmigrate.model.grants import REHEARSAL_GRANTS
+from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Plan, warn
+from kmigrate.workflow.base.rights import Wanted
 from kmigrate.workflow.rehearsal.cleaning import clean
 from kmigrate.workflow.rehearsal.outcome import Rehearsed
 from kmigrate.workflow.rehearsal.plan import RehearsalPlan, plan_rehearsal
@@ -41,6 +45,7 @@ async def rehearse(
         bool, typer.Option("--clean", help="Remove what killed rehearsals have left, and rehearse nothing.")
     ] = False,
     timeout: Timeout = 120.0,
+    print_acls: PrintAcls = False,
     plan: PlanOnly = False,
     yes: Yes = False,
 ) -> Answer:
@@ -49,8 +54,12 @@ async def rehearse(
     The shadow topics have the partitions and configs of the real topics. The running mirrors, routers and controllers
     mirror, promote and roll back the shadow topics. Both clusters are compared, and everything is removed. The real
     topics and groups are only read. The call also names what the promote of the real topics would meet now. The exit
-    code is 3 if the real promote would be refused, and 4 if a record of the shadow topics differs.
+    code is 3 if the real promote would be refused, and 4 if a record of the shadow topics differs. With --print-acls
+    the call prints only the rights that a rehearsal needs beside the usual rights.
     """
+    if print_acls:
+        async with call.connections() as connections:
+            return await _rights(connections, call.link(link))
     if clean_up:
         async with call.connections() as connections:
             return plan_answer(await _clean(call, connections, plan=plan))
@@ -68,6 +77,15 @@ async def rehearse(
         with interruptible("the rehearsal", REMOVED, "repeat the rehearsal"), call.out.waiting("rehearsing") as waiting:
             rehearsed = await carry_out(connections, planned, terms, waiting.say)
         return _answer(planned, rehearsed)
+
+
+async def _rights(connections: Connections, link: str | None) -> Answer:
+    """Return the rights of a rehearsal at both clusters of a link."""
+    record = verbs.resolve_link(connections.log.state, link)
+    source, _ = await connections.source(record)
+    clusters = {"source": source.settings, "target": connections.target.settings}
+    rights = {side: tuple(grant for grant in REHEARSAL_GRANTS if grant.side == side) for side in clusters}
+    return acls_answer([ClusterAcls(cluster, Wanted(side), rights[side]) for side, cluster in clusters.items()])
 
 
 async def _clean(call: Call, connections: Connections, *, plan: bool) -> Plan:

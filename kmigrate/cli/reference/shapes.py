@@ -1314,7 +1314,7 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
     "report show": (Report,),
     "report export": (ReportExport,),
     "rollback": (Rollback,),
-    "rehearse": (Plan, Rehearsal),
+    "rehearse": (Plan, Rehearsal, NeededRights),
     "status": (Snapshot,),
     "stragglers": (Stragglers,),
     "wait": (Wait,),

@@ -27,10 +27,12 @@ class ClusterAcls:
 
     cluster: ClusterSettings
     wanted: Wanted
+    beside: tuple[Grant, ...] = ()
+    """Rights of a single feature, which are shown alone; empty for the rights of a migration."""
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        return grants_of(self.wanted.side, self.wanted.use)
+        return self.beside or grants_of(self.wanted.side, self.wanted.use)
 
     def commands(self, *, optional: bool) -> list[AclCommand]:
         """Return the commands for the needed rights, or for the optional rights."""

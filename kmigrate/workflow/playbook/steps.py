@@ -24,6 +24,7 @@ __all__ = ["DANGEROUS", "ApproveStep", "ExecStep", "Guard", "Playbook", "RunStep
 DANGEROUS = frozenset(
     {
         "promote",
+        "rehearse",
         "rollback",
         "group promote",
         "group rollback",

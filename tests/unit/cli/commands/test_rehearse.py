@@ -14,10 +14,12 @@ import pytest
 from kmigrate.cli.app import main
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.commands import rehearse
+from kmigrate.model.grants import REHEARSAL_GRANTS
 from kmigrate.model.presences import RehearsalPresence
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.model.rehearsals import link_of
 from kmigrate.model.reports import Pause
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.workflow.base.plan import Finding, Plan, refuse, warn
 from kmigrate.workflow.rehearsal.outcome import MovedGroup, Rehearsed, RehearsedTopic, Switch
 from kmigrate.workflow.rehearsal.plan import RehearsalPlan
@@ -124,3 +126,20 @@ def test_a_person_reads_pauses_content_and_why_there_was_no_rollback(
     assert "differs in partition 1" in out
     assert "no rollback: it is written in transactions" in out
     assert "9 read, 0 read again, 0 skipped" in out
+
+
+def test_the_rights_of_a_rehearsal_are_printed_with_commands_for_both_clusters(
+    said: Said, world: SimpleNamespace
+) -> None:
+    async def source(_: LinkRecord) -> tuple[SimpleNamespace, None]:
+        return SimpleNamespace(settings=ClusterSettings("west", (("h", 1),))), None
+
+    world.source, world.target = source, SimpleNamespace(settings=ClusterSettings("east", (("h", 2),)))
+    code, told = said("--print-acls")
+    assert code == 0
+    shown = [(each["side"], each["resource"], each["operation"], *each["names"]) for each in told["rights"]]
+    assert shown == [(g.side, g.resource, g.operation, "kmigrate-rehearsal-") for g in REHEARSAL_GRANTS]
+    commands = [(each["cluster"], each["command"]) for each in told["commands"]]
+    assert {cluster for cluster, _ in commands} == {"west", "east"}
+    assert all("--resource-pattern-type prefixed" in command for _, command in commands)
+    assert world.cleaned == []
