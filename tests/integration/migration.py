@@ -75,8 +75,8 @@ class Migration:
 
     # Processes
 
-    def start(self, *names: str, by: Sequence[str] = ("kmigrate",)) -> None:
-        """Start engines, and wait until routers listen.
+    def start(self, *names: str, by: Sequence[str] = ("kmigrate",), awaited: bool = True) -> None:
+        """Start engines; if `awaited`, wait until routers listen.
 
         A name is mirror, controller, router, router-NAME, or run for all three.
         """
@@ -93,7 +93,7 @@ class Migration:
             before = log.stat().st_size if log.exists() else 0
             with log.open("ab") as sink:
                 self.engines[name] = subprocess.Popen(command, stdout=sink, stderr=sink)
-            if kind in ("router", "run"):
+            if kind in ("router", "run") and awaited:
                 wait_until(
                     lambda log=log, before=before: b"router-listening" in log.read_bytes()[before:],  # type: ignore[misc]
                     _PATIENCE_S,

@@ -1,13 +1,14 @@
-"""Committed positions of groups without members."""
+"""Committed positions of groups, as librdkafka writes them for groups without members, and reads them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-__all__ = ["commit_positions"]
+__all__ = ["commit_positions", "committed_positions"]
 
 _SECONDS = 30.0
 
@@ -31,3 +32,10 @@ def commit_positions(settings: Mapping[str, str], group: str, positions: Sequenc
                 return
     finally:
         consumer.close()
+
+
+def committed_positions(settings: Mapping[str, str], group: str, topic: str) -> dict[int, int]:
+    """Return a group's committed offsets in a topic, by partition."""
+    asked = AdminClient(dict(settings)).list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    positions = asked[group].result(20).topic_partitions
+    return {each.partition: each.offset for each in positions or () if each.topic == topic}

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, TopicPartition
 
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
@@ -24,11 +23,12 @@ from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import Migration, fresh_migration, wait_until
+from tests.integration.positions import committed_positions
 from tests.integration.test_group_follow import HASTY, NEW
 from tests.integration.test_group_transactions import Copier, values
 
 PARTITIONS = 4
-PLENTY = 10
+PLENTY = 4
 """Number of transactions that shows progress."""
 
 
@@ -116,10 +116,8 @@ class Applications:
 
 
 def committed(cluster: KafkaCluster, group: str) -> dict[int, int]:
-    """Return the group's committed offsets in orders, as librdkafka gets them."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    told = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20).topic_partitions
-    return {each.partition: each.offset for each in told or () if each.topic == "orders"}
+    """Return the group's committed offsets in orders."""
+    return committed_positions(cluster.client(), group, "orders")
 
 
 def ends(cluster: KafkaCluster) -> dict[int, int]:
