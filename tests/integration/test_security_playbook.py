@@ -84,5 +84,5 @@ def grant(cluster: KafkaCluster, rights: Iterable[Mapping[str, Any]]) -> None:
         for each in rights
         for name in each["names"]
     ]
-    for outcome in AdminClient(cluster.client()).create_acls(rules).values():
+    for outcome in AdminClient(dict(cluster.client())).create_acls(rules).values():
         outcome.result(30)

@@ -14,8 +14,8 @@ from kmigrate.model.settings import ClusterSettings
 CLUSTERS = {"west": ClusterSettings("west", (("h", 9092),))}
 
 
-def found(**commands: tuple[str, ...]) -> list[tuple[str, str, str]]:
-    settings = Settings(clusters=CLUSTERS, hooks=HooksSection(**commands))
+def found(hooks: HooksSection) -> list[tuple[str, str, str]]:
+    settings = Settings(clusters=CLUSTERS, hooks=hooks)
     findings = doctor._configuration(settings)
     return [(each.level, each.ref, each.what) for each in findings if each.ref.startswith("hook")]
 
@@ -27,11 +27,11 @@ def test_a_command_is_found_by_its_path_or_by_path_of_the_environment(
     tool.write_text("#!/bin/sh\n", encoding="utf-8")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert found(before_fence=("tell", "us"), rolled_back=(sys.executable,)) == [
+    assert found(HooksSection(before_fence=("tell", "us"), rolled_back=(sys.executable,))) == [
         ("ok", "hook", f"hook before-fence: {tool}"),
         ("ok", "hook", f"hook rolled-back: {sys.executable}"),
     ]
-    assert found() == []
+    assert found(HooksSection()) == []
 
 
 @pytest.mark.parametrize("exists", [True, False], ids=["not executable", "no file"])
@@ -40,7 +40,7 @@ def test_a_command_that_cannot_be_started_is_named_with_its_effect(exists: bool,
     if exists:
         tool.write_text("#!/bin/sh\n", encoding="utf-8")
         tool.chmod(0o644)
-    before, after = found(before_fence=(str(tool),), after_flip=(str(tool),))
+    before, after = found(HooksSection(before_fence=(str(tool),), after_flip=(str(tool),)))
     assert before[:2] == after[:2] == ("warn", "hook-not-executable")
     assert "the hook before-fence" in before[2] and "every promote and rollback is given up" in before[2]
     assert "the hook after-flip" in after[2] and "left out" in after[2]
