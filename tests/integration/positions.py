@@ -36,6 +36,8 @@ def commit_positions(settings: Mapping[str, str], group: str, positions: Sequenc
 
 def committed_positions(settings: Mapping[str, str], group: str, topic: str) -> dict[int, int]:
     """Return a group's committed offsets in a topic, by partition."""
-    asked = AdminClient(dict(settings)).list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-    positions = asked[group].result(20).topic_partitions
+    admin = AdminClient(dict(settings))
+    positions = (
+        admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20).topic_partitions
+    )
     return {each.partition: each.offset for each in positions or () if each.topic == topic}

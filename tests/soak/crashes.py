@@ -44,7 +44,7 @@ from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.positions import commit_positions, committed_positions
 from tests.integration.router_world import Writer
 
-__all__ = ["CYCLES", "ENGINES", "CrashPoints", "Deaths", "Point"]
+__all__ = ["CYCLES", "ENGINES", "CrashPoints", "Deaths", "Point", "Step"]
 
 ENGINES = ("controller", "mirror", "router", "cli")
 CYCLES = ("topic", "group")
@@ -121,31 +121,41 @@ class CrashPoints:
         deaths = Deaths(engine, cycle)
         self.deaths.append(deaths)
         for number in range(first, first + most):
-            found = [point for moment in ("before", "after") for point in self.at(engine, cycle, moment, str(number))]
-            deaths.points += found
-            if not found:
+            before = len(deaths.points)
+            for moment in ("before", "after"):
+                for step in self.cycle(cycle):
+                    if (point := self.at(engine, step, moment, str(number))) is not None:
+                        deaths.points.append(point)
+            if len(deaths.points) == before:
                 deaths.outlived = True
                 break
         return deaths
 
-    def at(self, engine: str, cycle: str, moment: str, chosen: str) -> list[Point]:
-        """Carry out the verbs of a cycle, each while a process dies at a write, given by its number or name.
+    def at(self, engine: str, step: Step, moment: str, chosen: str) -> Point | None:
+        """Carry out a step while a process dies at a write, given by its number or name; None if the process lives."""
+        self._wait_for_copy()
+        began = time.monotonic()
+        dying = self._verb_dies if engine == "cli" else partial(self._engine_dies, engine)
+        written = dying(step, f"{moment}:{chosen}")
+        self.steps += 1
+        verb = " ".join(word for word in step.words if not word.startswith("--"))
+        ended = f"died at {written[-1]}" if written else "outlived"
+        say(f"  {engine}, {verb}, {moment} {chosen}: {ended}, {time.monotonic() - began:.1f} s")
+        return Point(verb, moment, chosen, written[-1]) if written else None
 
-        Return the points at which the process died.
-        """
-        points: list[Point] = []
-        for step in self._cycle(cycle):
-            self._wait_for_copy()
-            began = time.monotonic()
-            dying = self._verb_dies if engine == "cli" else partial(self._engine_dies, engine)
-            written = dying(step, f"{moment}:{chosen}")
-            self.steps += 1
-            verb = " ".join(word for word in step.words if not word.startswith("--"))
-            if written:
-                points.append(Point(verb, moment, chosen, written[-1]))
-            ended = f"died at {written[-1]}" if written else "outlived"
-            say(f"  {engine}, {verb}, {moment} {chosen}: {ended}, {time.monotonic() - began:.1f} s")
-        return points
+    def cycle(self, name: str) -> Iterator[Step]:
+        """Yield the steps of a cycle; each step must be carried out before the next."""
+        if name == "topic":
+            yield Step(("promote", _TOPIC, "--way-back", "--yes"), lambda: self._has_settled("promoted"))
+            yield Step(("rollback", _TOPIC, "--yes"), lambda: self._has_settled("mirroring"))
+            return
+        group = f"readers-{len(self.groups)}"
+        self.groups.append(group)
+        positions = [TopicPartition(_TOPIC, partition, offset) for partition, offset in _POSITIONS.items()]
+        commit_positions(self.run.source.client(), group, positions)
+        with self._noting(self._beside):
+            assert self._call("group", "mirror", group) == 0
+        yield Step(("group", "promote", group, "--yes"), lambda: self._phase_of(group) == "promoted")
 
     def _noting(self, notes: list[Path], dies_at: str = "") -> AbstractContextManager[object]:
         """Return the environment of a process whose durable writes are noted, and which dies at a write."""
@@ -160,19 +170,6 @@ class CrashPoints:
         """Run a verb by `dying.py`, in the present environment; return the exit code, negative for a death."""
         command = program(_DYING, *words, "--config", str(self.run.config), "--json")
         return subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=False).returncode
-
-    def _cycle(self, cycle: str) -> Iterator[Step]:
-        if cycle == "topic":
-            yield Step(("promote", _TOPIC, "--way-back", "--yes"), lambda: self._has_settled("promoted"))
-            yield Step(("rollback", _TOPIC, "--yes"), lambda: self._has_settled("mirroring"))
-            return
-        group = f"readers-{len(self.groups)}"
-        self.groups.append(group)
-        positions = [TopicPartition(_TOPIC, partition, offset) for partition, offset in _POSITIONS.items()]
-        commit_positions(self.run.source.client(), group, positions)
-        with self._noting(self._beside):
-            assert self._call("group", "mirror", group) == 0
-        yield Step(("group", "promote", group, "--yes"), lambda: self._phase_of(group) == "promoted")
 
     def _verb_dies(self, step: Step, dies_at: str) -> list[str]:
         """Run a verb that dies, and repeat the verb; return its writes until its death, and none if the verb lives."""
