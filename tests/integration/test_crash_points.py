@@ -1,4 +1,4 @@
-"""Processes that die at a durable write of a promote, a rollback or a group's promote: a rerun ends in a right state.
+"""Processes that die at a durable write of a promote or rollback of a topic or group: a rerun ends in a right state.
 
 `make soak-crashes` takes every durable write in turn.
 """
@@ -11,11 +11,11 @@ from tests.integration.migration import PATIENT, fresh_migration
 from tests.soak.crashes import CrashPoints
 
 POINTS = {
-    "topic": [("controller", "after", "topic fencing"), ("mirror", "before", "first copied batch")],
-    "group": [("cli", "after", "group promoting")],
+    "topic": [("controller", "after", "topic fencing"), ("cli", "after", "topic rollback-pending")],
+    "group": [("cli", "after", "group promoting"), ("controller", "before", "group mirrored")],
 }
 """A process, and the moment and name of the write at which the process dies, for each verb of a cycle."""
-BY_A_PERSON = {"topic promote-pending", "topic rollback-pending"}
+BY_A_PERSON = {"topic promote-pending", "group rolling-back"}
 """Records that the command line writes, which dies in the soak."""
 
 

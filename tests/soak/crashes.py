@@ -7,10 +7,10 @@ in the next step once the n-th write is stored. n counts from 1 until the proces
 point is left out. A dead engine is started again, and a dead verb is repeated. All the while an idempotent producer
 writes through a router.
 
-The cycle `topic` promotes a topic and rolls the topic back. The cycle `group` promotes a group. At the end both
-clusters must hold each record once and in order, at the same offsets. Each group's committed offsets on the target must
-be those on the source. With all engines and cycles, each kind of record that was written to the state log must also be
-a point at which a process died. The soak writes build/soak/crashes.json; exit code 1 where something is wrong.
+The cycle `topic` promotes a topic and rolls the topic back, and the cycle `group` does so with a group. At the end both
+clusters must hold each record once and in order, at the same offsets, and both must have the group's committed offsets.
+With all engines and cycles, each kind of record that was written to the state log must also be a point at which a
+process died. The soak writes build/soak/crashes.json; exit code 1 where something is wrong.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ __all__ = ["CYCLES", "ENGINES", "CrashPoints", "Deaths", "Point", "Step"]
 
 ENGINES = ("controller", "mirror", "router", "cli")
 CYCLES = ("topic", "group")
-_TOPIC, _PARTITIONS = "orders", 2
+_TOPIC, _PARTITIONS, _GROUP = "orders", 2, "readers"
 _POSITIONS = {0: 3, 1: 4}
-"""The committed offsets of each group."""
+"""The group's committed offsets."""
 _DYING = "tests/integration/dying.py"
 _SETTINGS = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 0.5\n"
 _PATIENCE_S = 120.0
@@ -88,13 +88,11 @@ class Deaths:
 
 @dataclass
 class CrashPoints:
-    """A topic and groups that go to and fro while processes die."""
+    """A topic and a group that go to and fro while processes die."""
 
     run: Migration
     deaths: list[Deaths] = field(default_factory=list)
     steps: int = 0
-    groups: list[str] = field(default_factory=list)
-    """The groups that were promoted."""
     _notes: list[Path] = field(default_factory=list)
     """Files with the names of the durable writes, one for each engine or verb of the cycles."""
     _beside: list[Path] = field(default_factory=list)
@@ -149,13 +147,17 @@ class CrashPoints:
             yield Step(("promote", _TOPIC, "--way-back", "--yes"), lambda: self._has_settled("promoted"))
             yield Step(("rollback", _TOPIC, "--yes"), lambda: self._has_settled("mirroring"))
             return
-        group = f"readers-{len(self.groups)}"
-        self.groups.append(group)
-        positions = [TopicPartition(_TOPIC, partition, offset) for partition, offset in _POSITIONS.items()]
-        commit_positions(self.run.source.client(), group, positions)
-        with self._noting(self._beside):
-            assert self._call("group", "mirror", group) == 0
-        yield Step(("group", "promote", group, "--yes"), lambda: self._phase_of(group) == "promoted")
+        self._mirror_group()
+        yield Step(("group", "promote", _GROUP, "--yes"), lambda: self._phase_of_group() == "promoted")
+        yield Step(("group", "rollback", _GROUP, "--yes"), lambda: self._phase_of_group() == "mirrored")
+
+    def _mirror_group(self) -> None:
+        """Mirror a group with committed offsets, if that is not done yet."""
+        if not self.run.does("group", "list")["groups"]:
+            positions = [TopicPartition(_TOPIC, partition, offset) for partition, offset in _POSITIONS.items()]
+            commit_positions(self.run.source.client(), _GROUP, positions)
+            with self._noting(self._beside):
+                assert self._call("group", "mirror", _GROUP) == 0
 
     def _noting(self, notes: list[Path], dies_at: str = "") -> AbstractContextManager[object]:
         """Return the environment of a process whose durable writes are noted, and which dies at a write."""
@@ -221,8 +223,8 @@ class CrashPoints:
         record = self.run.topic_record(_TOPIC)
         return record["phase"] == phase and not record["unsettled"]
 
-    def _phase_of(self, group: str) -> str:
-        (found,) = [each for each in self.run.does("group", "list")["groups"] if each["group"] == group]
+    def _phase_of_group(self) -> str:
+        (found,) = self.run.does("group", "list")["groups"]
         return str(found["phase"])
 
     def _wait_for_copy(self) -> None:
@@ -242,9 +244,10 @@ class CrashPoints:
         for partition, sent in writer.sent.items():
             assert [each.value for each in records if each.partition == partition] == sent
         assert differing(read_topic(self.run.source.bootstrap, _TOPIC), records) == 0
-        for group in self.groups:
-            assert self._phase_of(group) == "promoted"
-            assert committed_positions(self.run.target.client(), group, _TOPIC) == _POSITIONS
+        if self.run.does("group", "list")["groups"]:
+            assert self._phase_of_group() == "mirrored"
+            for cluster in (self.run.source, self.run.target):
+                assert committed_positions(cluster.client(), _GROUP, _TOPIC) == _POSITIONS
         return len(records)
 
     def _ends_agree(self) -> bool:
