@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,13 +89,13 @@ def test_an_advertised_name_that_is_not_resolved_is_found_and_blamed(
     near, far = f'"{source.bootstrap}"', f'"127.0.0.1:{port}"'
     run.config.write_text(run.config.read_text(encoding="utf-8").replace(near, far), encoding="utf-8")
     run.does("link", "create", link, "--source", "source")
-    calls = (("link", "check", link), ("plan", "--link", link), ("doctor",))
-    with ThreadPoolExecutor() as at_once:  # Each call waits for the name's resolution.
-        checked, planned, doctor = at_once.map(lambda words: run.cli(*words), calls)
+    checked = run.cli("link", "check", link)
     (fault,) = [each for each in checked.told["findings"] if each["ref"] == "advertised-unreachable"]
     assert (checked.code, fault["level"]) == (3, "refuse")
+    planned = run.cli("plan", "--link", link)
     assert (planned.code, planned.told["error"]) == (1, "advertised-unreachable"), planned
     for text in (fault["what"], planned.told["what"]):
         assert f"broker 1 of cluster source advertises {NOWHERE}:{port} (advertised.listeners)" in text
     assert f"127.0.0.1:{port}" not in planned.told["what"]
-    assert "advertised-unreachable" in [each["ref"] for each in doctor.told["cluster source"]]
+    doctor = run.cli("doctor").told["cluster source"]
+    assert "advertised-unreachable" in [each["ref"] for each in doctor]
