@@ -15,7 +15,15 @@ from kmigrate.model.backtracking import slow_part
 from kmigrate.model.ids import is_internal
 from kmigrate.model.rehearsals import is_shadow
 
-__all__ = ["NamePattern", "check_expression", "chosen_groups", "chosen_topics", "excluded", "offsets_asked"]
+__all__ = [
+    "NamePattern",
+    "auto_asked",
+    "check_expression",
+    "chosen_groups",
+    "chosen_topics",
+    "excluded",
+    "offsets_asked",
+]
 
 _TOOL_GROUPS = ("console-consumer-.*", "kmigrate-.*", "__.*")
 """Groups of a person's tools and of kmigrate; such a group is mirrored only if it is named."""
@@ -29,10 +37,13 @@ class NamePattern:
     exclude: tuple[str, ...] = ()
     offsets: str = "auto"
     """Offsets mode of the topics that the expression chooses: auto, identical or mapped."""
+    auto: bool = False
+    """True if the controller promotes the groups that the expression chooses by itself (`group mirror --auto`)."""
 
     def __str__(self) -> str:
         left_out = f" except {', '.join(self.exclude)}" if self.exclude else ""
-        return self.include + left_out + (f" with {self.offsets} offsets" if self.offsets != "auto" else "")
+        offsets = f" with {self.offsets} offsets" if self.offsets != "auto" else ""
+        return self.include + left_out + offsets + (", promoted automatically" if self.auto else "")
 
     @property
     def slow(self) -> str:
@@ -83,6 +94,11 @@ def chosen_topics(patterns: Sequence[NamePattern], topics: Iterable[str]) -> lis
 def offsets_asked(patterns: Sequence[NamePattern], topic: str) -> str:
     """Return the offsets mode of the newest expression that chooses the topic."""
     return next(pattern.offsets for pattern in reversed(patterns) if pattern.matches(topic))
+
+
+def auto_asked(patterns: Sequence[NamePattern], group: str) -> bool:
+    """Return whether the newest expression that chooses the group asks for automatic promotes."""
+    return next(pattern.auto for pattern in reversed(patterns) if pattern.matches(group))
 
 
 def chosen_groups(patterns: Sequence[NamePattern], groups: Iterable[str]) -> list[str]:

@@ -60,8 +60,9 @@ async def mirror(
     """Register groups. Nothing is written on the target yet.
 
     A group follows where the offsets of all its topics are identical: members on both clusters share the group's
-    partitions. Otherwise members that have moved wait for the promote. With --regex, groups that match later hold, and
-    are promoted by a person. For groups that are mirrored already, --mode, --auto and --no-auto change the group.
+    partitions. Otherwise members that have moved wait for the promote. With --regex, groups that match later hold; with
+    --auto the controller promotes these groups, too. For groups that are mirrored already, --mode, --auto and --no-auto
+    change the group.
     """
     groups = call.required_list(groups, "GROUP", "the groups to mirror")
     left_out = check_names(groups, exclude, regex=regex)

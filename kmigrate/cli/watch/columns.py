@@ -25,6 +25,8 @@ MARKS: dict[Need, Cell] = {
 
 
 _LONG_S = 99 * 86_400
+_WIDE = 110
+"""Width of a terminal in which the mode of a group is shown whole."""
 
 
 def _mark(row: TopicRow | GroupRow) -> Cell:
@@ -129,14 +131,21 @@ def _group_lag(row: GroupRow) -> Cell:
     return (f"≥{count_text(row.lag)}", "") if partly else _lag(row.lag)
 
 
+def _mode(row: GroupRow) -> Cell:
+    return f"{row.status.mode}, auto" if row.status.auto else row.status.mode, ""
+
+
 def group_columns(room: int) -> tuple[Column[GroupRow], ...]:
-    """Return the columns of groups; the columns of members have short heads in a narrow terminal."""
+    """Return the columns of groups; in a narrow terminal heads are short, and `auto` stands in the details alone."""
     router, target = ("at router", "on target") if room >= 70 else ("router", "target")
+    mode: Column[GroupRow] = Column("mode", 6, lambda row: (row.status.mode, ""), 8)
+    if room >= _WIDE:
+        mode = Column("mode", 12, _mode, 8)
     return (
         Column("", 1, _mark, 0),
         Column("group", _name_width(room), _name, 1, stretch=1, middle=True),
         Column("state", 9, lambda row: _phase(row.status.phase), 6),
-        Column("mode", 6, lambda row: (row.status.mode, ""), 8),
+        mode,
         Column("direct", 6, lambda row: _members(row.status.at_source), 2, right=True),
         Column(router, len(router), _at_routers, 3, right=True),
         Column(target, len(target), lambda row: _members(row.status.target_members), 4, right=True),

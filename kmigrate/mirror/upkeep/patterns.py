@@ -10,7 +10,7 @@ from collections.abc import Collection, Container, Mapping
 
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.patterns import chosen_groups, chosen_topics, offsets_asked
+from kmigrate.model.patterns import auto_asked, chosen_groups, chosen_topics, offsets_asked
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.state import State
@@ -64,7 +64,8 @@ class Pickup:
         existing = await self._link.target_admin.groups() if new else {}
         for group in new:
             if group not in existing:
-                await self._claim(GroupRecord(self._link.name, group, GroupPhase.MIRRORED, now_ms()))
+                auto = auto_asked(link.group_patterns, group)
+                await self._claim(GroupRecord(self._link.name, group, GroupPhase.MIRRORED, now_ms(), auto=auto))
         return self._notes("group", chosen, owners, existing, "mirrors it all the same")
 
     def _notes(

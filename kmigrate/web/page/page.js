@@ -162,9 +162,9 @@ function phaseClass(phase) {
   return phase === "mirroring" || phase === "mirrored" ? "mirroring" : "";
 }
 
-const phaseCell = (phase, paused) => {
+const phaseCell = (phase, note) => {
   const badge = el("span", { class: "phase " + phaseClass(phase) }, phase);
-  return el("td", { "data-label": "Phase" }, badge, ...(paused ? [" paused"] : []));
+  return el("td", { "data-label": "Phase" }, badge, ...(note ? [" " + note] : []));
 };
 const number = (label, text) => el("td", { class: text === "" ? "n empty" : "n", "data-label": label }, text);
 const nameCell = (label, text) => el("td", { "data-label": label }, el("span", { class: "name" }, text));
@@ -172,7 +172,7 @@ const why = (text) => (text ? el("td", { class: "why", "data-label": "Waits for"
 
 function topicRow([topic, phase, paused, ...rest]) {
   const labels = ["Lag", "Copied", "Records/s", "Left", "Verified"];
-  return el("tr", {}, nameCell("Topic", topic), phaseCell(phase, paused), ...labels.map((label, i) => number(label, rest[i])), why(rest[5]));
+  return el("tr", {}, nameCell("Topic", topic), phaseCell(phase, paused ? "paused" : ""), ...labels.map((label, i) => number(label, rest[i])), why(rest[5]));
 }
 
 function topicModel(topic, progress) {
@@ -205,14 +205,14 @@ function groupModel(group) {
   const source = group.source_members === null ? -1 : group.source_members.length;
   const promoted = group.phase === "promoted";
   return [
-    group.group, group.phase, count(known(group.direct_members) ? group.direct_members : source),
+    group.group, group.phase, group.auto && !promoted ? "auto" : "", count(known(group.direct_members) ? group.direct_members : source),
     promoted ? "–" : count(group.router_members), count(group.target_members), count(group.lag), group.attention.reason,
   ];
 }
 
-function groupRow([group, phase, direct, routers, target, lag, reason]) {
+function groupRow([group, phase, auto, direct, routers, target, lag, reason]) {
   return el(
-    "tr", {}, nameCell("Group", group), phaseCell(phase, false), number("Direct", direct), number("At routers", routers),
+    "tr", {}, nameCell("Group", group), phaseCell(phase, auto), number("Direct", direct), number("At routers", routers),
     number("On target", target), number("Lag", lag), why(reason),
   );
 }

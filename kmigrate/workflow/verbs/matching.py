@@ -72,10 +72,15 @@ async def mirror_matching_groups(
 ) -> MatchingProposal:
     """Propose to mirror every matching group, and to keep the expressions.
 
-    Groups that match later get the mode hold, and a person promotes them.
+    Groups that match later get the mode hold, and with `auto` the controller promotes them by itself. None leaves a
+    known expression's `auto` as it is.
     """
     link = resolve_link(connections.log.state, link_name)
-    patterns = _patterns(expressions, exclude)
+    known = {pattern.include: pattern.auto for pattern in link.group_patterns}
+    patterns = [
+        replace(pattern, auto=known.get(pattern.include, False) if auto is None else auto)
+        for pattern in _patterns(expressions, exclude)
+    ]
     _, source_admin = await connections.source(link)
     _refuse_for_later(link, "group", patterns)
     names = chosen_groups(patterns, await source_admin.groups())

@@ -8,7 +8,7 @@ import pytest
 
 from kmigrate.cli.watch.columns import MARKS, group_columns, partition_columns, topic_columns
 from kmigrate.cli.watch.rows import GroupRow, TopicRow, group_rows, topic_rows
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import GroupMode, TopicPhase
 from kmigrate.workflow.status.attention import Need
 from kmigrate.workflow.status.progress import ProgressTracker, TopicProgress
 from tests.fakes.snapshots import estate
@@ -84,3 +84,9 @@ def test_a_partition_shows_both_ends_both_leaders_and_its_problem() -> None:
 def test_a_promoted_topic_has_nothing_left() -> None:
     cells = of_topic(TOPICS["payments"])
     assert (cells["state"], cells["copied"], cells["lag"], cells["left"]) == (TopicPhase.PROMOTED, "100%", "0", "-")
+
+
+def test_a_group_that_is_promoted_automatically_says_so_where_there_is_room() -> None:
+    row = next(iter(GROUPS.values()))
+    auto = replace(row, status=replace(row.status, mode=GroupMode.HOLD, auto=True))
+    assert [of_group(auto, room)["mode"] for room in (60, 120)] == ["hold", "hold, auto"]

@@ -65,6 +65,14 @@ def test_a_topic_gets_the_offsets_that_its_newest_expression_was_given_with() ->
     assert found == {"orders-new": "identical", "other": "mapped"}
 
 
+def test_a_group_is_promoted_automatically_if_its_newest_expression_says_so() -> None:
+    patterns = (NamePattern(".*", auto=True), NamePattern("orders-.*"))
+    link = replace(LINK, topic_patterns=(), group_patterns=patterns)
+    log = MemoryLog(link)
+    assert look(log, Cluster(log, "orders-new", "other", then=link), Cluster(log, then=link), link) == ()
+    assert {group.group: group.auto for group in log.state.groups()} == {"orders-new": False, "other": True}
+
+
 @pytest.mark.parametrize(
     "then",
     [replace(LINK, finished_ms=99), replace(LINK, topic_patterns=(), group_patterns=()), None],
