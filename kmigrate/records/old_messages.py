@@ -29,9 +29,9 @@ from itertools import islice, pairwise
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.primitives import zigzag
 from kmigrate.records.batch import CODEC_MASK, LOG_APPEND_TIME, Batch, walk
-from kmigrate.records.rewrite import MOST_RECORDS, Packer, Run, decompress
+from kmigrate.records.rewrite import MOST_BYTES, MOST_RECORDS, Packer, Run, decompress
 
-__all__ = ["OldMessages", "is_old", "walk_all"]
+__all__ = ["OldMessages", "as_batch", "is_old", "walk_all"]
 
 _PREFIX = struct.Struct(">qi")
 _HEAD = struct.Struct(">IBB")
@@ -40,6 +40,8 @@ _SMALLEST = 14
 """Bytes of CRC, magic, attributes and two lengths: a message of magic 0 without key and value."""
 _GROUP_BYTES = 256 << 10
 """Most bytes of uncompressed messages that share a batch; a batch per message would cost the target 30 µs each."""
+_MOST_WRITTEN = 8 << 20
+"""Most bytes of a producer's message set without compression: a batch of this size is made in one step."""
 _NULL = zigzag(-1)
 _NO_HEADERS = b"\0"
 _LZ4 = 3
@@ -92,6 +94,29 @@ class OldMessages:
 def is_old(data: memoryview) -> bool:
     """Return whether a records field begins with messages of magic 0 or 1."""
     return len(data) > _MAGIC_AT and data[_MAGIC_AT] < 2
+
+
+def as_batch(data: memoryview) -> memoryview:
+    """Return a producer's message set as one batch without a producer id, compressed as the set is.
+
+    The offsets in the set say nothing: the broker that stores the batch assigns them.
+    """
+    codec, left = 0, _MOST_WRITTEN
+    messages: list[_Message] = []
+    for message in _messages(data):
+        inner: tuple[_Message, ...] = (message,)
+        if message.attributes & CODEC_MASK:
+            codec = message.attributes & CODEC_MASK
+            inner = tuple(_inner(message, left))
+        left -= sum(len(each.key or b"") + len(each.value or b"") for each in inner)
+        messages += inner
+    if not messages or left < 0:
+        raise ProtocolViolation("too-many-records", f"a message set holds none, or more than {_MOST_WRITTEN} bytes")
+    packer = Packer(codec, leader_epoch=-1)
+    for offset, message in enumerate(messages):
+        packer.add(offset, message.timestamp, 0, _rest(message))
+    (run,) = packer.ended()
+    return run.view
 
 
 def walk_all(data: memoryview) -> Iterator[Batch | OldMessages]:
@@ -180,17 +205,7 @@ def _field(body: memoryview, at: int) -> tuple[memoryview | None, int]:
 
 def _unwrap(wrapper: _Message) -> tuple[_Message, ...]:
     """Return the messages of a wrapper, with the offsets and timestamps that readers see."""
-    at, codec = wrapper.offset, wrapper.attributes & CODEC_MASK
-    if wrapper.value is None:
-        raise ProtocolViolation("bad-compression", f"the compressed message at offset {at} has no value")
-    payload = _repaired(wrapper.value) if wrapper.magic == 0 and codec == _LZ4 else wrapper.value
-    inner = list(islice(_messages(memoryview(decompress(codec, payload))), MOST_RECORDS + 1))
-    if len(inner) > MOST_RECORDS:
-        raise ProtocolViolation(
-            "too-many-records", f"the compressed message at offset {at} holds more than {MOST_RECORDS} messages"
-        )
-    if not inner or any(each.magic != wrapper.magic or each.attributes & CODEC_MASK for each in inner):
-        raise ProtocolViolation("bad-wrapper", f"the compressed message at offset {at} holds no plain message set")
+    at, inner = wrapper.offset, _inner(wrapper, MOST_BYTES)
     # Some librdkafka releases left offset 0 in wrappers of magic 1: Kafka's readers take inner offsets unchanged, too.
     shift = at - inner[-1].offset if wrapper.magic and at else 0
     stamped = bool(wrapper.magic and wrapper.attributes & LOG_APPEND_TIME)
@@ -208,6 +223,22 @@ def _unwrap(wrapper: _Message) -> tuple[_Message, ...]:
     if messages[0].offset < 0 or any(a.offset >= b.offset for a, b in pairwise(messages)):
         raise ProtocolViolation("bad-wrapper", f"the offsets in the compressed message at offset {at} do not rise")
     return messages
+
+
+def _inner(wrapper: _Message, most: int) -> list[_Message]:
+    """Return the messages of a wrapper as they stand in it; `most` limits their bytes."""
+    at, codec = wrapper.offset, wrapper.attributes & CODEC_MASK
+    if wrapper.value is None:
+        raise ProtocolViolation("bad-compression", f"the compressed message at offset {at} has no value")
+    payload = _repaired(wrapper.value) if wrapper.magic == 0 and codec == _LZ4 else wrapper.value
+    inner = list(islice(_messages(memoryview(decompress(codec, payload, most))), MOST_RECORDS + 1))
+    if len(inner) > MOST_RECORDS:
+        raise ProtocolViolation(
+            "too-many-records", f"the compressed message at offset {at} holds more than {MOST_RECORDS} messages"
+        )
+    if not inner or any(each.magic != wrapper.magic or each.attributes & CODEC_MASK for each in inner):
+        raise ProtocolViolation("bad-wrapper", f"the compressed message at offset {at} holds no plain message set")
+    return inner
 
 
 def _rest(message: _Message) -> bytes:

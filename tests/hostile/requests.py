@@ -42,8 +42,14 @@ def request(
     """Return a whole request. `tags` are the header's tagged fields, in versions that have them."""
     name = struct.pack(">h", -1) if client is None else struct.pack(">h", len(client)) + client
     known = api in OFFERED and OFFERED[api].versions[0] <= version <= OFFERED[api].versions[1]
+    has_tags = known and version >= _least_of_kio(api) and is_flexible(api, version)
     head = struct.pack(">hhi", api, version, correlation) + name
-    return framed(head + (tags if known and is_flexible(api, version) else b"") + body)
+    return framed(head + (tags if has_tags else b"") + body)
+
+
+def _least_of_kio(api: int) -> int:
+    """Return the lowest version that kio writes; an older Produce request is a request of version 3 from acks on."""
+    return 3 if api == ApiKey.PRODUCE else 0
 
 
 class Nonsense:
@@ -65,11 +71,16 @@ class Nonsense:
         chance = self._chance
         api = chance.choice(self._apis) if chance.random() < 0.7 else ApiKey.PRODUCE
         version = chance.randint(*OFFERED[api].versions)
+        message = self.message(entity(api, max(version, _least_of_kio(api)), "request"))
+        if version < _least_of_kio(api):
+            body = encode_body(dataclasses.replace(message, transactional_id=None))[2:]
+        else:
+            body = encode_body(message)
         whole = bytearray(
             request(
                 api,
                 version,
-                encode_body(self.message(entity(api, version, "request"))),
+                body,
                 correlation=chance.randrange(1 << 31),
                 client=chance.choice((None, b"", b"app", b"\xff" * 300)),
                 tags=b"\1\x70\2ab" if chance.random() < 0.1 else b"\0",

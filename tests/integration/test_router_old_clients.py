@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kmigrate.cli.commands.probes import probe_cluster
+from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import KeptOutClient, RouterPresence, ServedApi
+from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.model.state import State
 from kmigrate.sandbox.checker import check
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
@@ -17,12 +19,23 @@ from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.traffic import Traffic
 from tests.hostile.requests import request
 from tests.integration.migration import wait_until
-from tests.integration.router_world import RouterProcess, World, link_between, quietly, router, settings_of
+from tests.integration.router_world import (
+    RouterProcess,
+    World,
+    Writer,
+    link_between,
+    quietly,
+    router,
+    settings_of,
+    values,
+)
 from tests.integration.test_router_rubbish import CLOSED, Wire
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
-_WHY = "it sends Produce version 2, and the router takes 3 to 11"
+_BEFORE_BATCHES = {"0.8.2": "none", "0.9.0": "gzip", "0.10.0": "snappy"}
+"""Broker versions whose clients send message sets, in Produce 0, 1 and 2, with a codec for each."""
+_WHY = "it sends Fetch version 3, and the router takes 4 to 18"
 
 
 def _works(running: RouterProcess, target: KafkaCluster, topic: str, folder: Path) -> None:
@@ -54,7 +67,7 @@ def _cannot_come(running: RouterProcess) -> None:
     """Let a client try again and again with a request that Kafka 4 does not take either."""
     for _ in range(3):
         with Wire(running.bootstrap) as wire:
-            wire.send(request(0, 2, b"", client=b"too-old"))
+            wire.send(request(1, 3, b"", client=b"too-old"))
             assert wire.answer() == CLOSED
 
 
@@ -72,11 +85,43 @@ async def _is_named(world: World, target: KafkaCluster) -> None:
     assert [each.what for each in findings if each.ref == "client-kept-out"] == [f"router r1: {expected.text}"]
 
 
+async def _writes_before_batches(world: World, running: RouterProcess, topic: str) -> None:
+    """Check that writers of Produce 0, 1 and 2 pass a fence and a flip: nothing is lost, doubled or reordered."""
+    await world.put(topic, TopicPhase.MIRRORING)
+    await world.routers_apply()
+    writers = [_writer(running, topic, *old).__enter__() for old in _BEFORE_BATCHES.items()]
+    for writer in writers:
+        await quietly(writer.until, 50)
+    fenced = await world.fence(topic)
+    acks = await world.drained(topic, fenced.fence_epoch)
+    at_source = await quietly(values, world.source.bootstrap, topic)
+    await world.flip(topic, fenced.fence_epoch, acks)
+    for writer in writers:
+        await quietly(writer.until, writer.acked + 50)
+        await quietly(writer.finish)
+    assert await quietly(values, world.source.bootstrap, topic) == at_source, "nothing came after the fence"
+    at_target = await quietly(values, world.target.bootstrap, topic)
+    for writer in writers:
+        assert writer.errors == []
+        for partition, sent in writer.sent.items():
+            stored = [*at_source[partition], *at_target[partition]]
+            assert [value for value in stored if value.startswith(writer.name.encode() + b"-")] == sent
+    assert min(await world.source_producers(topic)) >= DIRECT_LIMIT, "nobody takes them for direct writers"
+
+
+def _writer(running: RouterProcess, topic: str, version: str, codec: str) -> Writer:
+    """Return a librdkafka producer that takes its brokers for brokers of an old version."""
+    old = {"api.version.request": False, "broker.version.fallback": version, "compression.codec": codec}
+    return Writer(running.bootstrap, topic, version, {**old, "enable.idempotence": False, "max.in.flight": 1})
+
+
 def test_an_old_library_works_and_a_client_that_cannot_come_is_named(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
-    topic = unique_name("plain")
+    topic, mirrored = unique_name("plain"), unique_name("mirrored")
     make_topic(target, topic, partitions=2)
+    for cluster in (source, target):
+        make_topic(cluster, mirrored, partitions=3)
 
     async def scenario() -> None:
         async with link_between(source, target, unique_name("link")) as world:
@@ -84,5 +129,6 @@ def test_an_old_library_works_and_a_client_that_cannot_come_is_named(
                 await quietly(_works, running, target, topic, tmp_path)
                 await quietly(_cannot_come, running)
                 await _is_named(world, target)
+                await _writes_before_batches(world, running, mirrored)
 
     asyncio.run(scenario())

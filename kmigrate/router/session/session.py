@@ -39,6 +39,8 @@ from kmigrate.router.wire.followed import as_no_member
 from kmigrate.router.wire.groups import DELETES, HEARTBEATS, groups_of, leaves_group, wait_answer
 from kmigrate.router.wire.heartbeats import from_target
 from kmigrate.router.wire.old_metadata import answer_in_version, ask_in_version_4, is_old_metadata
+from kmigrate.router.wire.old_produce import answer_in_version as answer_of_old_produce
+from kmigrate.router.wire.old_produce import in_version_3, is_old_produce
 from kmigrate.router.wire.own_topics import HIDING, REFUSING, guard, hide, mentions
 from kmigrate.router.wire.produce import read_produce
 from kmigrate.router.wire.transactions import error_answer, given_id, is_refused_id
@@ -101,6 +103,8 @@ class Session:
         self.leaving = False
         self._parted = self._cut_off = False
         self._said_refused = False
+        self._old_write: tuple[bytearray, RequestHead, bytearray] | None = None
+        """A write with message sets that waits, and the same write in version 3."""
 
     # events
 
@@ -256,6 +260,8 @@ class Session:
         self._order.next_asked = (key, head.version, arrived)
         if key == _PRODUCE:
             parting = self._shared.table.finished and (self.leaving or self.knows_brokers)
+            if is_old_produce(head):
+                return self._take_old_write(head, frame, arrived, parting=parting)
             return self._writes.take(head, frame, arrived, parting=parting)
         if self.gone:
             return True
@@ -267,6 +273,18 @@ class Session:
         else:
             taken = self._take_guarded(head, frame)
         self._order.next_change = None
+        return taken
+
+    def _take_old_write(self, head: RequestHead, frame: bytearray, arrived: float, *, parting: bool) -> bool:
+        """Take a write in a version before batches (`wire.old_produce`); a write that waits is read once."""
+        if self._old_write is None or self._old_write[0] is not frame:
+            self._old_write = frame, *in_version_3(head, frame)
+        _, newer, asked = self._old_write
+        self._order.next_change = lambda answer: answer_of_old_produce(answer, head.version)
+        taken = self._writes.take(newer, asked, arrived, parting=parting)
+        self._order.next_change = None
+        if taken:
+            self._old_write = None
         return taken
 
     def _take_guarded(self, head: RequestHead, frame: bytearray, last: Change | None = None) -> bool:

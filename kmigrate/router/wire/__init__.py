@@ -14,6 +14,7 @@ Hot messages (Produce, Fetch, Metadata) are walked by hand and changed in place;
     config_resources  configuration resources: brokers that are named by node id, values of mirrored topics
     own_topics      kmigrate's own topics, hidden from clients
     produce         Produce requests and responses
+    old_produce     Produce requests before version 3, whose message sets become batches
     fetch           Fetch responses, changed in place
     fetch_session   fetch sessions (KIP-227): requests, and how far a response brings its reader
     aligning        responses about partitions that the mirror still aligns

@@ -74,7 +74,9 @@ DROPPED = "no cluster of Kafka 4 takes the old versions (KIP-896)"
 """Reason why versions below a row's lowest are not offered, which only clusters before Kafka 4.0 take."""
 
 _BY_ID = "10 names topics by id"
-_PRODUCE_CAP = "12 belongs to transaction version 2, 13 names topics by id"
+_PRODUCE_CAP = (
+    "the message sets of 0 to 2 become batches of version 3; 12 belongs to transaction version 2, 13 names topics by id"
+)
 _OLD_METADATA = "0 to 3 are asked in version 4, so that no topic is created where a source has the topic"
 _ADD_PARTITIONS_CAP = "4 is between brokers, 5 belongs to transaction version 2"
 _EXISTS = "the refusal says that the topic exists; a topic that only a source has is refused until it is mirrored"
@@ -99,7 +101,7 @@ _LAYOUT = ("response.Topics.Partitions",)
 _V3_TOPICS, _V3_RESULTS = ("v3_and_below_topics",), "results_by_topic_v3_and_below"
 
 APIS: dict[int, Api] = {
-    ApiKey.PRODUCE: Api((3, 11), Treatment.FORWARD_BY_TOPIC, cap=_PRODUCE_CAP, node_fields=_PRODUCE_NODES),
+    ApiKey.PRODUCE: Api((0, 11), Treatment.FORWARD_BY_TOPIC, cap=_PRODUCE_CAP, node_fields=_PRODUCE_NODES),
     ApiKey.FETCH: Api((4, 18), Treatment.FETCH, topics=_READ_TOPICS, results="responses", node_fields=_FETCH_NODES),
     ApiKey.LIST_OFFSETS: Api((1, 11), Treatment.LIST_OFFSETS, topics=_TOPICS, results="topics"),
     ApiKey.METADATA: Api(

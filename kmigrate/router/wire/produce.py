@@ -1,8 +1,10 @@
-"""Reads and writes Produce requests and answers, versions 3 to 11, down to partitions; batches stay views of the frame.
+"""Reads and writes Produce requests and answers, versions 0 to 11, down to partitions; batches stay views of the frame.
 
-    request   | transactional id | acks i16 | timeout i32 | [topic | [partition i32, records bytes] ]
-    answer    | [topic | [index i32, error i16, base i64, append time i64, (log start i64 ≥ 5),
-              |           (record errors, message ≥ 8), (tags: current leader ≥ 10)] ] | throttle i32 | (tags ≥ 9)
+    request   | (transactional id ≥ 3) | acks i16 | timeout i32 | [topic | [partition i32, records bytes] ]
+    answer    | [topic | [index i32, error i16, base i64, (append time i64 ≥ 2), (log start i64 ≥ 5),
+              |           (record errors, message ≥ 8), (tags: current leader ≥ 10)] ] | (throttle i32 ≥ 1) | (tags ≥ 9)
+
+Answers of brokers are read from version 3 on.
 
 From version 9 on strings and arrays are compact and every structure ends in tags. A parsed message can be written again
 in another version, so a client's request may be split over brokers of different age.
@@ -22,6 +24,7 @@ from kmigrate.protocol.primitives import I32, read_uvarint, write_compact_string
 from kmigrate.protocol.reader import Reader
 
 __all__ = [
+    "FIRST_WITH_BATCHES",
     "FLEXIBLE",
     "PartitionAnswer",
     "ProducePart",
@@ -38,6 +41,8 @@ __all__ = [
 ]
 
 
+FIRST_WITH_BATCHES = 3
+"""First version that carries batches and a transactional id; before, requests carry message sets (`old_produce`)."""
 FLEXIBLE = 9
 """First version with compact fields and tags."""
 _FIRST_WITH_HINTS = 10
@@ -46,7 +51,9 @@ Buffer = bytes | bytearray | memoryview
 
 _ACKS = struct.Struct(">hi")
 _PART = struct.Struct(">ii")
+_ANSWER_0 = struct.Struct(">ihq")
 _ANSWER = struct.Struct(">ihqq")
+"""`_ANSWER_0` with the append time."""
 _ANSWER_8 = struct.Struct(">ihqqq")
 """`_ANSWER` with the log start offset."""
 _NOTHING_MORE = b"\1\0\0"
@@ -150,7 +157,7 @@ def parse_request(frame: bytearray, version: int, body: int) -> ProduceRequest:
     """Read a client's request; anything that does not add up raises ProtocolViolation."""
     try:
         read = Reader(frame, body, version >= FLEXIBLE)
-        transactional_id = read.string()
+        transactional_id = read.string() if version >= FIRST_WITH_BATCHES else None
         acks, timeout_ms = read.unpack(_ACKS)
         view = memoryview(frame)
         parts: list[ProducePart] = []
@@ -388,6 +395,9 @@ def encode_answer(answers: Sequence[PartitionAnswer], *, version: int, correlati
     for topic, named in topics.items():
         out += string(topic) + _array(len(named), flexible)
         for one in named:
+            if version < 2:
+                out += _ANSWER_0.pack(one.partition, one.error, one.base_offset)
+                continue
             out += _ANSWER.pack(one.partition, one.error, one.base_offset, one.append_time)
             if version >= 5:
                 out += _I64.pack(one.log_start)
@@ -398,5 +408,6 @@ def encode_answer(answers: Sequence[PartitionAnswer], *, version: int, correlati
                 out += string(one.message)
             out += tags
         out += tags
-    out += I32.pack(throttle_ms) + tags
+    if version:
+        out += I32.pack(throttle_ms) + tags
     return SIZE.pack(len(out)) + bytes(out)
