@@ -248,7 +248,7 @@ class _Raw:
             raise bad_value(dataclasses.replace(given, key=f"[clusters.{name}]"), "ADMIN between name and key")
 
     def _put(self, section: str, key: str, given: RawValue) -> None:
-        known = {f.name for f in dataclasses.fields(SECTIONS[section])}
+        known = {f.name: f for f in dataclasses.fields(SECTIONS[section])}
         if key not in known:
             raise UsageError(
                 "unknown-config-key",
@@ -256,7 +256,9 @@ class _Raw:
                 still_true="nothing was contacted or changed",
                 next_step=f"expected in [{section}]: {', '.join(sorted(known))}",
             )
-        self.sections[section][key] = self._resolved(given)
+        is_table = known[key].metadata.get("by_node") and isinstance(given.value, dict)
+        secret = is_table and set(given.value) <= {"env", "file"}
+        self.sections[section][key] = given if is_table and not secret else self._resolved(given)
 
     def _resolved(self, given: RawValue) -> RawValue:
         return resolve(given, self.env, self.folder)
@@ -309,7 +311,14 @@ def _matching(word: str, known: Iterable[str]) -> str:
 def _section(kind: type[_S], given: Mapping[str, RawValue]) -> _S:
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(typing.cast("Any", kind))}
-    return kind(**{key: typed(one, hints[key], fields[key].metadata) for key, one in given.items()})
+    return kind(**{key: _value(one, hints[key], fields[key].metadata) for key, one in given.items()})
+
+
+def _value(given: RawValue, kind: type[Any], about: Mapping[str, Any]) -> Any:
+    if not about.get("by_node"):
+        return typed(given, kind, about)
+    is_table = isinstance(given.value, dict) or (given.text and "=" in str(given.value))
+    return _ports_by_node(given, about) if is_table else typed(given, int, about)
 
 
 def _switch(given: RawValue, expected: str) -> bool:
@@ -333,6 +342,23 @@ def _texts(given: RawValue, about: Mapping[str, Any]) -> tuple[str, ...]:
             if why := slow_part(each):
                 raise bad_value(given, about["expected"], f"{each!r} may take for ever with a long name: {why}")
     return tuple(value)
+
+
+def _ports_by_node(given: RawValue, about: Mapping[str, Any]) -> dict[int, int]:
+    """Return a table of ports by node id; a variable has such a table as `1=9101,2=9102`."""
+    table = given.value
+    if given.text:
+        table = {node.strip(): port.strip() for node, _, port in (one.partition("=") for one in str(table).split(","))}
+    ports: dict[int, int] = {}
+    for node, port in table.items():
+        number = int(port) if given.text and re.fullmatch(r"[0-9]{1,5}", port) else port
+        is_port = isinstance(number, int) and not isinstance(number, bool) and 0 < number <= about["high"]
+        if not re.fullmatch(r"[0-9]{1,10}", node) or not is_port:
+            raise bad_value(given, about["expected"], f"{node!r} = {port!r} is no node id with a port")
+        if number in ports.values() or int(node) in ports:
+            raise bad_value(given, about["expected"], f"{node} = {port}: the node id or the port stands there twice")
+        ports[int(node)] = number
+    return ports
 
 
 def _quotes(given: RawValue, kind: type[Any]) -> str:

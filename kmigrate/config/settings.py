@@ -49,11 +49,13 @@ class RouterSection:
     host: str = _key("127.0.0.1", "the address to listen on")
     port: int = _key(0, "the bootstrap listener's port, 0 for a free one", **_PORT)
     advertised_host: str = _key("", "the address that clients are told; '' for host")
-    broker_ports: int = _key(
+    broker_ports: int | Mapping[int, int] = _key(
         0,
         "n: target broker b gets the listener port n + b, or is counted through the sorted ids where that exceeds "
-        "65535; 0: the same from port + 1 on, where free",
+        "65535; 0: the same from port + 1 on, where free; or a table with the port of each target broker, such as "
+        "{ 1 = 9101, 2 = 9102 }",
         **_PORT,
+        by_node=True,
     )
     fallback_ports: int = _key(
         0,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from kmigrate.model.listener_access import OPEN_ACCESS, ListenerAccess
 
@@ -16,13 +16,16 @@ class RouterSettings:
 
     With `node_port_base` n, target broker b listens on n + b. With 0, broker b listens on `port` + 1 + b if that port
     is free, so that clients find a restarted router at the same addresses; with `port` 0, too, on any free port. If an
-    id exceeds the ports, brokers are counted through their sorted ids (`process.ports`).
+    id exceeds the ports, brokers are counted through their sorted ids (`process.ports`). With `node_ports`, each target
+    broker has the port of that table.
     """
 
     name: str = "router"
     host: str = "127.0.0.1"
     port: int = 0
     node_port_base: int = 0
+    node_ports: Mapping[int, int] = field(default_factory=dict)
+    """Ports of all target brokers by node id; empty: the ports are counted."""
     fallback_ports: int = 0
     """First of a hundred ports for the listeners kept for clients of other routers; 0: `port` + 100. If `port` is 0 or
     all hundred are taken: any free port."""

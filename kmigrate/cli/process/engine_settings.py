@@ -37,11 +37,13 @@ def router_settings(
         check_access(access, target, sources)
         return access
 
+    ports = section.broker_ports
     return RouterSettings(
         name=section.name,
         host=section.host,
         port=section.port,
-        node_port_base=section.broker_ports,
+        node_port_base=ports if isinstance(ports, int) else 0,
+        node_ports=ports if not isinstance(ports, int) else {},
         fallback_ports=section.fallback_ports,
         advertised_host=section.advertised_host,
         hold_limit_s=section.hold_limit_ms / 1000,

@@ -4,7 +4,7 @@ Some clients never go back to their bootstrap address. So a restarted router bin
 
 A target broker's port is the first port plus the broker's node id. If that exceeds the highest port for any broker that
 the router finds at its start, all brokers are counted through their sorted ids instead. A broker that is added later
-and does not fit gets the lowest free place.
+and does not fit gets the lowest free place. A table may name the port of each target broker instead.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ class Ports:
 
     def assign(self, nodes: Collection[int]) -> None:
         """Give each new target broker a port; refuse a broker for which `broker_ports` leaves none."""
+        if self._settings.node_ports:
+            self._refuse_unnamed(nodes)
+            return
         new, taken = sorted(set(nodes) - self._places.keys()), set(self._places.values())
         if new and not self._places and self._first + new[-1] > _HIGHEST_PORT:
             self._counts = True
@@ -69,6 +72,19 @@ class Ports:
                 f"{', '.join(map(str, beyond))}",
                 still_true="no client was taken",
                 next_step=f"choose a lower broker_ports of [router]: there are {len(self._places)} brokers",
+            )
+
+    def _refuse_unnamed(self, nodes: Collection[int]) -> None:
+        """Refuse target brokers that are missing in the table of ports."""
+        table = self._settings.node_ports
+        unnamed = [node for node in sorted(nodes) if node not in table and node not in self._servers]
+        if unnamed:
+            lines = ", ".join(f"{node} = PORT" for node in unnamed)
+            raise Refused(
+                "broker-ports-missing",
+                f"the table broker_ports names no port for target broker {', '.join(map(str, unnamed))}",
+                still_true="no client was taken",
+                next_step=f"add {lines} to broker_ports of [router]",
             )
 
     @property
@@ -91,6 +107,8 @@ class Ports:
         settings = self._settings
         if key is None:
             return [settings.port]
+        if isinstance(key, int) and settings.node_ports:
+            return [settings.node_ports.get(key, 0)]
         if isinstance(key, str):
             given, first, start = settings.fallback_ports, settings.port + _FALLBACKS_FROM, crc32(key.encode())
             steps = [(start + number) % _FALLBACK_PORTS for number in range(_FALLBACK_PORTS)]

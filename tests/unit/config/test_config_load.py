@@ -147,6 +147,13 @@ def test_secrets_come_from_a_variable_or_a_file_and_are_never_shown(write: Write
         ),
         (TWO + "[router]\nport = 70000", "bad-config-value", "found 70000", "0 to 65535"),
         (TWO + "[router]\nport = true", "bad-config-value", "found True", "port"),
+        (TWO + "[router]\nbroker_ports = 70000", "bad-config-value", "found 70000", "0 to 65535"),
+        (TWO + "[router]\nbroker_ports = { a = 9101 }", "bad-config-value", "'a' = 9101 is no node id", "{ 1 = 9101"),
+        (TWO + "[router]\nbroker_ports = { 1 = 0 }", "bad-config-value", "'1' = 0 is no node id", "{ 1 = 9101"),
+        (TWO + "[router]\nbroker_ports = { 1 = true }", "bad-config-value", "'1' = True is no node id", "{ 1 = 9101"),
+        (TWO + '[router]\nbroker_ports = { 1 = "9101" }', "bad-config-value", "'1' = '9101' is no node", "{ 1 = 9101"),
+        (TWO + "[router]\nbroker_ports = { 1 = 9101, 2 = 9101 }", "bad-config-value", "2 = 9101: the node id", "table"),
+        (TWO + "[router]\nbroker_ports = { 1 = 9101, 01 = 9102 }", "bad-config-value", "stands there twice", "table"),
         (TWO + "[promote]\nfence_timeout_s = nan", "bad-config-value", "found nan", "1 to 60"),
         (TWO + '[mirror]\nhole_filler = "hope"', "bad-config-value", "found 'hope'", "markers, transactions"),
         (TWO + "[mirror]\nsync_acls = 1", "bad-config-value", "found 1", "true or false"),
@@ -215,6 +222,17 @@ def test_switches_and_lists_come_from_the_file_and_from_the_environment(write: W
     assert (load(path, {}).mirror.sync_acls, load(path, {}).mirror.config_exclude) == (False, ("flush\\..*",))
     env = {"KMIGRATE_MIRROR__SYNC_ACLS": "TRUE", "KMIGRATE_MIRROR__CONFIG_EXCLUDE": "a.*, b"}
     assert (load(path, env).mirror.sync_acls, load(path, env).mirror.config_exclude) == (True, ("a.*", "b"))
+
+
+def test_the_ports_of_brokers_are_a_number_or_a_table(write: Write) -> None:
+    variable = "KMIGRATE_ROUTER__BROKER_PORTS"
+    counted, table = TWO + "[router]\nbroker_ports = 9100", TWO + "[router]\nbroker_ports = { 1 = 9101, 40001 = 9102 }"
+    assert load(write(counted), {}).router.broker_ports == 9100
+    assert load(write(table), {}).router.broker_ports == {1: 9101, 40001: 9102}
+    assert load(write(table), {variable: "9300"}).router.broker_ports == 9300
+    assert load(write(counted), {variable: "7=9301, 40001 = 9302"}).router.broker_ports == {7: 9301, 40001: 9302}
+    with pytest.raises(UsageError, match="is no node id with a port"):
+        load(write(counted), {variable: "7=x"})
 
 
 def test_an_unknown_cluster_is_answered_with_the_known_ones(write: Write) -> None:

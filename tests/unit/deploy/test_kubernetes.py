@@ -173,6 +173,7 @@ def test_the_network_policy_lets_clients_reach_each_listener_of_a_router(tmp_pat
         for number in range(port["port"], port.get("endPort", port["port"]) + 1)
     }
     assert settings.port in open_ports
+    assert isinstance(settings.broker_ports, int), "the manifests count the ports"
     assert set(range(settings.broker_ports, settings.broker_ports + 200)) <= open_ports
     assert set(range(settings.fallback_ports, settings.fallback_ports + 100)) <= open_ports
     assert settings.broker_ports + 200 <= settings.fallback_ports

@@ -17,7 +17,7 @@ def _never_accepts(key: object) -> asyncio.BaseProtocol:
     raise AssertionError(f"no client connects here: {key}")
 
 
-def _ports(**settings: int) -> Ports:
+def _ports(**settings: int | dict[int, int]) -> Ports:
     return Ports(RouterSettings(**settings), _never_accepts, None)  # type: ignore[arg-type]
 
 
@@ -66,6 +66,22 @@ def test_brokers_for_which_no_port_is_left_are_refused_by_their_ids() -> None:
     assert refused.value.ref == "broker-ports-exceeded"
     assert refused.value.what == "broker_ports = 65534 leaves no port for target broker 60003, 60004"
     assert "there are 4 brokers" in refused.value.next_step
+
+
+def test_a_table_names_the_port_of_each_broker() -> None:
+    ports = _ports(port=9_092, node_ports={40_001: 9_201, 7: 9_200})
+    ports.assign([7, 40_001])
+    assert _asked(ports, 7, 40_001) == [[9_200], [9_201]], "no other port is tried"
+
+
+def test_brokers_that_a_table_of_ports_does_not_name_are_refused_by_their_ids() -> None:
+    ports = _ports(port=9_092, node_ports={1: 9_201})
+    with pytest.raises(Refused) as refused:
+        ports.assign([9, 1, 7])
+    assert refused.value.ref == "broker-ports-missing"
+    assert refused.value.what == "the table broker_ports names no port for target broker 7, 9"
+    assert refused.value.next_step == "add 7 = PORT, 9 = PORT to broker_ports of [router]"
+    assert _asked(ports, 9) == [[0]], "a broker that is added while clients are served gets any free port"
 
 
 def test_a_listener_is_bound_at_the_counted_port() -> None:
