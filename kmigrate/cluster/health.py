@@ -17,7 +17,7 @@ that broker gets a pause.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from kmigrate.cluster.metadata import MetadataCache, Topics
@@ -76,16 +76,18 @@ async def first_answer(
 ) -> _T:
     """Ask brokers one after the other, and return what `hear` makes of the first answer; raise Failed.
 
-    If a broker of another cluster answers, `hear` raises Unreachable, and that broker is asked last, too.
+    If a broker of another cluster answers, `hear` raises Unreachable, and that broker is asked last, too. An address
+    that accepts connections and closes them unanswered is asked once, before the other addresses.
     """
     deadline = monotonic() + timeout
     asking: dict[asyncio.Future[bytearray], BrokerConnection] = {}
+    closing: dict[str, BaseException] = {}
     refused: AuthenticationFailed | None = None
     try:
         while (left := deadline - monotonic()) > 0:
             if refused is None:  # otherwise further logins would only lock the account
                 try:
-                    await _ask_another(asking, any_broker, ask, left)
+                    await _ask_another(asking, closing, any_broker, ask, left)
                 except AuthenticationFailed as error:
                     if not asking:
                         raise
@@ -94,7 +96,7 @@ async def first_answer(
             done, _ = await asyncio.wait(asking, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 health.note(*(each.address for each in asking.values()))
-            elif (result := _first(asking, done, hear, health)) is not None:
+            elif (result := _first(asking, done, hear, health, closing)) is not None:
                 return result
         for each in asking.values():
             each.give_up(f"it did not answer within {timeout:g} s")
@@ -108,13 +110,19 @@ async def first_answer(
 
 async def _ask_another(
     asking: dict[asyncio.Future[bytearray], BrokerConnection],
+    closing: Mapping[str, BaseException],
     any_broker: Callable[[], Coroutine[Any, Any, BrokerConnection]],
     ask: Callable[[BrokerConnection], asyncio.Future[bytearray]],
     left: float,
 ) -> None:
-    """Ask a broker that was not asked yet, if there is one; stop opening a connection when an answer arrives."""
+    """Ask a broker that was not asked yet, if there is one; stop opening a connection when an answer arrives.
+
+    Raise the failure of the first of the addresses in `closing` if no other broker is left.
+    """
     if not asking:
         connection = await any_broker()
+        if connection.address in closing:
+            raise next(iter(closing.values()))
         asking[ask(connection)] = connection
         return
     tasks = TaskOwner()
@@ -137,8 +145,12 @@ def _first(
     done: set[asyncio.Future[bytearray]],
     hear: Callable[[bytearray], _T],
     health: BrokerHealth,
+    closing: dict[str, BaseException],
 ) -> _T | None:
-    """Return a finished answer; None while other brokers may answer; raise the last failure if no broker is left."""
+    """Return a finished answer; None while other brokers may answer; raise the last failure if no broker is left.
+
+    Note in `closing` a broker that closed the connection unanswered: other brokers may be left.
+    """
     for answered in done:
         connection = asking.pop(answered)
         failure = answered.exception()
@@ -152,7 +164,9 @@ def _first(
             else:
                 health.heard(connection.address)
                 return result
-        if not asking:
+        if isinstance(failure, Unreachable) and not connection.answered:
+            closing.setdefault(connection.address, failure)
+        elif not asking:
             raise failure
         health.note(connection.address)  # otherwise this broker would be asked next, at once and without end
     return None

@@ -101,6 +101,11 @@ class BrokerConnection(BrokerSession[asyncio.Future[bytearray]]):
         return self._stream.lost
 
     @property
+    def answered(self) -> bool:
+        """True if the broker has answered anything on this connection."""
+        return self._answered
+
+    @property
     def holds(self) -> bool:
         """True if a login is under way, for which requests wait."""
         return not self._ready

@@ -26,7 +26,7 @@ class _Broker:
 
     def __init__(self, cluster: _Cluster, address: str) -> None:
         self.address = address
-        self.lost = self.holds = False
+        self.lost = self.holds = self.answered = False
         self.given_up = ""
         self._cluster = cluster
 
@@ -43,6 +43,7 @@ class _Broker:
             error = ErrorCode.unknown_topic_or_partition if self.address in self._cluster.ignorant else ErrorCode.none
             told = answer_of(*self._cluster.brokers, cluster=cluster, error=error) if api_key == 3 else versions()
             answered.set_result(told)
+            self.answered = True
         return answered
 
     async def call_raw(self, api_key: int, *_: Any, timeout: float, **__: Any) -> bytearray:
@@ -189,6 +190,36 @@ def test_a_cluster_is_reached_though_the_first_that_is_named_says_nothing(monkey
         assert cluster.asked_anew() == [at(2)]
 
     play(monkeypatch, scene, silent=frozenset({at(1)}))
+
+
+def test_an_address_that_closes_each_connection_unanswered_keeps_nobody_from_the_other_addresses() -> None:
+    """A port may be a load balancer's without a broker behind; the client stayed with such an address for ever."""
+
+    async def scene() -> None:
+        def closing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while size := await reader.read(4):
+                request = await reader.readexactly(int.from_bytes(size))
+                answer = versions_of() if request[1] == 18 else answer_of(1, cluster="c")
+                answer[:8] = (len(answer) - 4).to_bytes(4) + request[4:8]
+                writer.write(answer)
+
+        servers = [await asyncio.start_server(each, "127.0.0.1", 0) for each in (closing, closing, answering)]
+        named = tuple(("127.0.0.1", int(server.sockets[0].getsockname()[1])) for server in servers)
+        try:
+            async with asyncio.timeout(20), ClusterClient(ClusterSettings("c", named)) as client:
+                assert (await client.refresh([])).cluster_id == "c"
+            async with asyncio.timeout(20), ClusterClient(ClusterSettings("c", named[:2])) as client:
+                with pytest.raises(Unreachable, match="closed before any answer") as caught:
+                    await client.refresh([])
+                assert caught.value.ref == "connection-lost" and str(named[0][1]) in caught.value.what
+        finally:
+            for server in servers:
+                server.close()
+
+    asyncio.run(scene())
 
 
 def test_a_broker_that_ends_each_connection_while_another_is_silent_is_not_tried_without_a_pause(
