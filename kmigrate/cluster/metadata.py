@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -74,6 +75,7 @@ class Metadata:
         return info.partitions.get(partition) if info else None
 
 
+@lru_cache(maxsize=16)
 def ask_about(topics: Topics) -> bytes:
     """Return the body of a Metadata request that creates no topic (D11)."""
     request = entity(ApiKey.METADATA, METADATA_VERSION, "request")

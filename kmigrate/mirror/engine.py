@@ -14,7 +14,9 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from math import inf
+from typing import NamedTuple
 
 from kmigrate.cluster.producer_expiration import ONE_AT_A_TIME
 from kmigrate.errors import Failed, KmigrateError, Unreachable, WaitTimedOut
@@ -42,7 +44,7 @@ from kmigrate.mirror.upkeep.topics import TopicMaker
 from kmigrate.model.eras import Direction, Era, era_of
 from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk
 from kmigrate.model.presences import FencedProgress, MirrorPresence
-from kmigrate.model.records import AssignmentRecord, LeaseRecord, TopicRecord, topic_key
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, topic_key
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import boottime, monotonic, sleep, steady_ms
@@ -61,7 +63,19 @@ _MANY = 500
 """Number of partitions above which progress is reported half as often."""
 
 
-_Follows = tuple[TopicRecord, AssignmentRecord | None, LeaseRecord | None]
+class _View(NamedTuple):
+    """A topic as the copier of its direction sees it, with all facts that the view follows from."""
+
+    record: TopicRecord
+    era: Era
+    owned: tuple[int, ...]
+    """The partitions that this process copies."""
+    term: int
+    topic: MirroredTopic
+
+    @property
+    def partitions(self) -> int:
+        return len(self.era.starts)
 
 
 class MirrorEngine:
@@ -100,8 +114,14 @@ class MirrorEngine:
         self._announced_at = -inf
         """Time of the last full presence, or of the last attempt."""
         self._reported_barriers: dict[tuple[str, int], int] = {}
-        self._topics: dict[str, tuple[_Follows, Direction, MirroredTopic]] = {}
-        """The topics that the copiers were last given, by name."""
+        self._known = State()
+        """The state that the copiers were last given topics from."""
+        self._basis: tuple[object, ...] = ()
+        """The facts of that state that concern all topics, and the copiers."""
+        self._topics: dict[str, _View] = {}
+        """The topics that are copied in that state, by name."""
+        self._urgent_topics: set[str] = set()
+        """Those of them whose writers wait behind a fence."""
         self.meter = LinkMeter(link.source.settings.name, link.target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
         self.meter.back_lanes = lambda: self._reverse.meter.lanes
@@ -270,63 +290,92 @@ class MirrorEngine:
             self._apply(self._link.state, self._copier)
 
     def _apply(self, state: State, copier: Copier) -> None:
-        link = state.link(self._link.name)
-        eras = self._eras(state)
-        self._topics = {record.topic: self._topic(state, record, era) for record, era in eras}
+        copiers = {Direction.FORWARD: copier}
+        if self._reverse.copier is not None:
+            copiers[Direction.BACK] = self._reverse.copier
+        self._assign(self._look_at(state, copiers), copiers)
+        self._limit(state.link(self._link.name), copiers)
         self._reported_barriers = {
             key: barrier for key, barrier in self._reported_barriers.items() if key[0] in self._topics
         }
-        copiers = {Direction.FORWARD: copier, Direction.BACK: self._reverse.copier}
-        mirrored = self._assign({direction: each for direction, each in copiers.items() if each is not None})
-        all_partitions = sum(len(era.starts) for _, era in eras)
-        for direction, each in copiers.items():
-            if each is not None and link is not None:
-                ours = sum(len(topic.starts) for topic in mirrored[direction])
-                each.limit(part_of_limit(link.throttle, ours, all_partitions))
         self._applied = state.epoch
         assignment = state.assignment(self._link.name)
         before, self._generation = self._generation, assignment.generation if assignment is not None else -1
-        urgent = any(topic.urgent for topics in mirrored.values() for topic in topics)
+        urgent = bool(self._urgent_topics)
         self._urgent = self._urgent or urgent
         self._full = self._full or not urgent or self._generation != before
         self._news.set()
 
-    def _eras(self, state: State) -> list[tuple[TopicRecord, Era]]:
-        """Return the topics that are copied, with the era of each copy; a copy without a producer id has not begun."""
-        link = state.link(self._link.name)
-        records = state.topics(self._link.name)
-        eras = [(record, era_of(record, link.copy if link is not None else None)) for record in records]
-        return [(record, era) for record, era in eras if era is not None and (era.is_first or era.identity)]
+    def _look_at(self, state: State, copiers: Mapping[Direction, Copier]) -> set[str]:
+        """Take in a state, and return the topics that the copiers have to be given anew.
 
-    def _assign(self, copiers: Mapping[Direction, Copier]) -> Mapping[Direction, list[MirroredTopic]]:
-        """Assign this process's partitions to the copiers; return the topics by direction.
+        These are the topics with a changed record: a link may have 10,000 topics, and a fence waits for this process.
+        All topics are given anew after a change of the link, the assignment, the lease or the copiers.
+        """
+        link, lease = state.link(self._link.name), state.lease(self._lease.what)
+        basis = link, lease, state.assignment(self._link.name), *copiers.values()
+        if basis == self._basis:
+            prefix = topic_key(self._link.name, "")
+            changed = state.records.changed_since(self._known.records, "topic")
+            names = {key.removeprefix(prefix) for key in changed if key.startswith(prefix)}
+        else:
+            names = {*self._topics, *(record.topic for record in state.topics(self._link.name))}
+        self._known, self._basis = state, basis
+        self._urgent_topics -= names
+        for name in names:
+            view = self._view(state, link, name)
+            if view is None:
+                self._topics.pop(name, None)
+                continue
+            self._topics[name] = view
+            if view.topic.urgent:
+                self._urgent_topics.add(name)
+        return names
+
+    def _view(self, state: State, link: LinkRecord | None, name: str) -> _View | None:
+        """Return a copied topic, the same object while unchanged; a copy without a producer id has not begun."""
+        record = state.topic(self._link.name, name)
+        era = era_of(record, link.copy if link is not None else None) if record is not None else None
+        if record is None or era is None or not (era.is_first or era.identity):
+            return None
+        owned = tuple(p for p in era.starts if owner_of(state, record, p) == self._link.instance)
+        lease = state.lease(self._lease.what)
+        facts = record, era, owned, lease.term if lease is not None else 0
+        before = self._topics.get(name)
+        if before is not None and before[:-1] == facts:
+            return before
+        return _View(*facts, mirrored_topic(record, era, {p: era.starts[p] for p in owned}, facts[-1]))
+
+    def _assign(self, names: Collection[str], copiers: Mapping[Direction, Copier]) -> None:
+        """Give topics to the copiers.
 
         First each copier ends the lanes of topics that go the other way now, so that the other copier may begin.
         """
-        mirrored: dict[Direction, list[MirroredTopic]] = {}
+        given = {direction: self._given(names, direction, copier) for direction, copier in copiers.items()}
+        for direction, copier in copiers.items() if len(copiers) > 1 else ():
+            copier.change({name: None for name, topic in given[direction].items() if topic is None})
         for direction, copier in copiers.items():
-            known = {lane.topic for lane in copier.lanes.values()}
-            mirrored[direction] = [
-                topic
-                for _, of_topic, topic in self._topics.values()
-                if of_topic is direction and (topic.starts or self._lease.held or topic.topic in known)
-            ]
-            if len(copiers) > 1:
-                copier.keep({topic.topic for topic in mirrored[direction]})
-        for direction, copier in copiers.items():
-            copier.assign(mirrored[direction])
-        return mirrored
+            copier.change(given[direction])
 
-    def _topic(self, state: State, record: TopicRecord, era: Era) -> tuple[_Follows, Direction, MirroredTopic]:
-        """Return the facts that a topic's copy follows from, and the copier's view; the same object while unchanged."""
-        lease = state.lease(self._lease.what)
-        follows = record, state.assignment(self._link.name), lease
-        before = self._topics.get(record.topic)
-        if before is not None and before[0] == follows:
-            return before
-        ours = {p: start for p, start in era.starts.items() if owner_of(state, record, p) == self._link.instance}
-        term = lease.term if lease is not None else 0
-        return follows, era.direction, mirrored_topic(record, era, ours, term)
+    def _given(self, names: Collection[str], direction: Direction, copier: Copier) -> dict[str, MirroredTopic | None]:
+        """Return topics as the copier of a direction is given them; None for a topic that does not concern it."""
+        given: dict[str, MirroredTopic | None] = dict.fromkeys(names)
+        for name in names:
+            view = self._topics.get(name)
+            if view is not None and view.era.direction is direction:
+                concerned = view.owned or self._lease.held or copier.lanes.of_topic(name)
+                given[name] = view.topic if concerned else None
+        return given
+
+    def _limit(self, link: LinkRecord | None, copiers: Mapping[Direction, Copier]) -> None:
+        """Give each copier its part of the link's limit."""
+        if link is None:
+            return
+        views = self._topics.values() if link.throttle else ()
+        all_partitions = sum(view.partitions for view in views)
+        for direction, copier in copiers.items():
+            ours = sum(len(view.owned) for view in views if view.era.direction is direction)
+            copier.limit(part_of_limit(link.throttle, ours, all_partitions))
 
     def _may_write(self) -> bool:
         """Return whether this process has acted on all decisions that others may have made about its partitions."""
@@ -437,7 +486,8 @@ class MirrorEngine:
             yield from copier.lanes.values()
 
     def _fenced(self) -> FencedProgress:
-        topics = progress_of(lane for lane in self._lanes() if lane.urgent)
+        lanes = (copier.lanes.of_topic(name) for copier in self._copiers() for name in self._urgent_topics)
+        topics = progress_of(lane for lane in chain.from_iterable(lanes) if lane.urgent)
         return FencedProgress(self._link.instance, self._link.name, self._applied, topics)
 
     def _presence(self) -> MirrorPresence:
@@ -466,8 +516,10 @@ class MirrorEngine:
         All new work starts from that state, or checks that state once more before it acts.
         """
         state, holder, upkeep = self._link.state, self._lease_holder, self._upkeep
-        forgotten = {topic.key for topic in state.topics(self._link.name, forgotten=True) if topic.forgotten_ms}
-        forgotten |= {group.key for group in state.groups(self._link.name, forgotten=True) if group.forgotten_ms}
+        forgotten = {topic.key for topic in state.topics_that(_is_forgotten, self._link.name, forgotten=True)}
+        forgotten |= {group.key for group in state.groups_that(_is_forgotten, self._link.name, forgotten=True)}
+        if not forgotten:
+            return state.epoch
         leaving = {topic for copier in self._copiers() for topic in copier.leaving}
         under_way = {topic_key(self._link.name, topic) for topic in (*copied, *leaving)}
         for each in (holder, upkeep):
@@ -498,3 +550,7 @@ class MirrorEngine:
         contradictions = self._link.contradictions(self._link.link_settings).values()
         differs = [f"link-settings-differ: {text}; the link's setting counts" for text in contradictions]
         return (*upkeep, *filter(None, (*troubles, forgets, strays, *unwatched)), *windows, *lost, *differs)
+
+
+def _is_forgotten(record: TopicRecord | GroupRecord) -> bool:
+    return record.forgotten_ms > 0

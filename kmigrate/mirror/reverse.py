@@ -23,7 +23,7 @@ from kmigrate.mirror.settings import OLD_MS
 from kmigrate.mirror.upkeep.activation import request_limit
 from kmigrate.mirror.upkeep.stops import StopKeeper
 from kmigrate.model.eras import Direction
-from kmigrate.model.records import CopyIdentity, LinkRecord
+from kmigrate.model.records import CopyIdentity, LinkRecord, TopicRecord
 from kmigrate.net.clock import sleep
 from kmigrate.net.tasks import accompanied
 
@@ -95,7 +95,7 @@ class ReverseCopy:
     def _is_wanted(self) -> bool:
         epoch = self._link.state.epoch
         if self._seen[0] != epoch:
-            self._seen = epoch, any(record.copied_back for record in self._link.topics)
+            self._seen = epoch, bool(self._link.state.topics_that(_is_copied_back, self._link.name))
         return self._seen[1]
 
     async def _try(self, link: LinkRecord) -> None:
@@ -161,3 +161,7 @@ class ReverseCopy:
     async def _until_unwanted(self, copier: Copier) -> None:
         while self._is_wanted() or copier.lanes or copier.leaving:
             await self._link.log.changed(_LOOK_S)
+
+
+def _is_copied_back(record: TopicRecord) -> bool:
+    return record.copied_back

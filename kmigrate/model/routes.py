@@ -422,14 +422,19 @@ def finished(state: State) -> bool:
     """
     if not any(link.finished_ms for link in state.links()):
         return False
-    topics = [topic for topic in state.topics(forgotten=True) if not is_rehearsal(topic.link)]
-    groups = [group for group in state.groups(forgotten=True) if not is_rehearsal(group.link)]
-    used = {topic.link for topic in topics} | {group.link for group in groups}
-    return (
-        all(link.finished_ms for link in state.links() if link.name in used)
-        and all(record.phase is TopicPhase.PROMOTED for record in topics)
-        and all(record.phase is GroupPhase.PROMOTED for record in groups)
-    )
+    unfinished = [link.name for link in state.links() if not (link.finished_ms or is_rehearsal(link.name))]
+    mirrored = (prefix for link in unfinished for prefix in (topic_key(link, ""), group_key(link, "")))
+    if any(next(state.records.below(prefix), None) is not None for prefix in mirrored):
+        return False
+    return not (state.has_topic_that(_topic_needs_routers) or state.has_group_that(_group_needs_routers))
+
+
+def _topic_needs_routers(record: TopicRecord) -> bool:
+    return record.phase is not TopicPhase.PROMOTED and not is_rehearsal(record.link)
+
+
+def _group_needs_routers(record: GroupRecord) -> bool:
+    return record.phase is not GroupPhase.PROMOTED and not is_rehearsal(record.link)
 
 
 def routing_table(state: State) -> RoutingTable:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
@@ -50,6 +50,18 @@ _Coupling = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 class _Bucket(dict[str, Record]):
     """Some records of a kind, by key; never changed once the bucket belongs to a kind."""
+
+    def chosen(self, kind: type[_R], test: Callable[[_R], bool]) -> Mapping[str, _R]:
+        """Return the records of this bucket that pass a test, by key; the answer is kept."""
+        found = self._chosen.get(test)
+        if found is None:
+            of_kind = ((key, record) for key, record in self.items() if isinstance(record, kind))
+            found = self._chosen[test] = {key: record for key, record in of_kind if test(record)}
+        return found
+
+    @cached_property
+    def _chosen(self) -> dict[Callable[[Any], bool], Mapping[str, Any]]:
+        return {}
 
     @cached_property
     def couplings(self) -> dict[_Coupling, TransactionRecord]:
@@ -211,6 +223,20 @@ class Records(Mapping[str, Record]):
         """Return the records whose keys begin with `prefix`, in the order of their keys."""
         return self._kinds.get(prefix.partition("/")[0], _NONE).order.below(prefix)
 
+    def chosen(self, word: str, kind: type[_R], test: Callable[[_R], bool]) -> list[_R]:
+        """Return the records of a kind that pass a test, in the order of their keys.
+
+        Each unchanged bucket keeps its answer, so `test` is a function of a module that looks at the record alone.
+        """
+        found: dict[str, _R] = {}
+        for bucket in self._kinds.get(word, _NONE).buckets:
+            found |= bucket.chosen(kind, test)
+        return [found[key] for key in sorted(found)]
+
+    def has_chosen(self, word: str, kind: type[_R], test: Callable[[_R], bool]) -> bool:
+        """Return whether a record of a kind passes a test, as `chosen`."""
+        return any(bucket.chosen(kind, test) for bucket in self._kinds.get(word, _NONE).buckets)
+
     def changed_since(self, before: Records, word: str) -> dict[str, Record | None]:
         """Return the changed records of a kind, None for a key that is gone; the cost depends on the changes alone."""
         return self._kinds.get(word, _NONE).changed_since(before._kinds.get(word, _NONE))
@@ -274,6 +300,20 @@ class State:
         records = self.records.of("topic", TopicRecord)
         return [r for r in records if link in (None, r.link) and (forgotten or not r.forgotten_ms)]
 
+    def topics_that(
+        self, test: Callable[[TopicRecord], bool], link: str | None = None, *, forgotten: bool = False
+    ) -> list[TopicRecord]:
+        """Return the topics that pass a test, which is a function of a module; otherwise as `topics`.
+
+        The cost depends on the topics that pass and on the changes since the last call, not on the number of topics.
+        """
+        records = self.records.chosen("topic", TopicRecord, test)
+        return [r for r in records if link in (None, r.link) and (forgotten or not r.forgotten_ms)]
+
+    def has_topic_that(self, test: Callable[[TopicRecord], bool]) -> bool:
+        """Return whether a topic of any link, also a forgotten topic, passes a test of the kind of `topics_that`."""
+        return self.records.has_chosen("topic", TopicRecord, test)
+
     def topic(self, link: str, topic: str, *, forgotten: bool = False) -> TopicRecord | None:
         """Return a topic of a link; `forgotten` as for `topics`."""
         found = self._of_kind(TopicRecord, topic_key(link, topic))
@@ -288,6 +328,17 @@ class State:
         """Return the groups of a link or of all links; `forgotten` as for `topics`."""
         records = self.records.of("group", GroupRecord)
         return [r for r in records if link in (None, r.link) and (forgotten or not r.forgotten_ms)]
+
+    def groups_that(
+        self, test: Callable[[GroupRecord], bool], link: str | None = None, *, forgotten: bool = False
+    ) -> list[GroupRecord]:
+        """Return the groups that pass a test, as `topics_that` does."""
+        records = self.records.chosen("group", GroupRecord, test)
+        return [r for r in records if link in (None, r.link) and (forgotten or not r.forgotten_ms)]
+
+    def has_group_that(self, test: Callable[[GroupRecord], bool]) -> bool:
+        """Return whether a group of any link, also a forgotten group, passes a test of the kind of `topics_that`."""
+        return self.records.has_chosen("group", GroupRecord, test)
 
     def group(self, link: str, group: str, *, forgotten: bool = False) -> GroupRecord | None:
         """Return a group of a link; `forgotten` as for `topics`."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar, overload
 
-__all__ = ["TaskOwner", "accompanied", "together"]
+__all__ = ["TaskOwner", "accompanied", "in_turns", "together"]
+
+_ITEMS_PER_TURN = 250
+"""Number of items after which other tasks have their turn; an item takes some microseconds."""
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -52,6 +55,14 @@ async def accompanied(work: Coroutine[Any, Any, _A], *others: Coroutine[Any, Any
         await _end(tasks)
     _raise_failure(tasks, done)
     return main.result()
+
+
+async def in_turns(items: Iterable[_A]) -> AsyncIterator[_A]:
+    """Yield items, and let other tasks have their turn now and then; `items` must not change meanwhile."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % _ITEMS_PER_TURN == 0:
+            await asyncio.sleep(0)
 
 
 def _failed(task: asyncio.Task[Any]) -> bool:

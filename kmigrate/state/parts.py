@@ -17,6 +17,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -131,7 +132,11 @@ class PartWriter:
 def _chosen(before: Mapping[str, Any], now: Mapping[str, Any], place: int, slices: int) -> dict[str, Any]:
     """Return the entries of a part: those of its slice, and those that have changed."""
     chosen = {name: value for name, value in now.items() if place >= 0 and _slice_of(name, slices) == place}
-    changed = {name: value for name, value in now.items() if name not in chosen and before.get(name) != value}
+    changed = {
+        name: value
+        for name, value in now.items()
+        if (known := before.get(name)) is not value and known != value and name not in chosen
+    }
     routine = (name for name, value in changed.items() if _is_routine(before.get(name), value))
     later = set(islice(routine, _MOST_ROUTINE, None))
     return chosen | {name: value for name, value in changed.items() if name not in later}
@@ -144,6 +149,7 @@ def _merged(before: Mapping[str, Any], chosen: Mapping[str, Any], gone: tuple[st
     return merged
 
 
+@lru_cache(maxsize=1 << 16)
 def _slice_of(name: str, slices: int) -> int:
     """Return the slice of a name, the same for every process."""
     return zlib.crc32(name.encode()) % slices

@@ -7,7 +7,7 @@ its lane, starts recovery and holes, and checks that both clusters still show th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -32,12 +32,14 @@ from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, ROLLBACK_BEHIND_FE
 from kmigrate.model.records import CopyIdentity, TopicRecord, WayBack
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.net.tasks import TaskOwner, together
+from kmigrate.net.tasks import TaskOwner, in_turns, together
 
 __all__ = ["Copier", "MirroredTopic", "mirrored_topic"]
 
 _NO_DIRECT = 1 << 62
 """Log end of a topic that is copied back: no batch at the target is a direct writer's."""
+_TOPIC_COST_S = 0.0005
+"""Interval of uncalled looks for each topic: a look takes some 30 µs for each topic, and must stay a small part."""
 _LOOK_GAP_S = 0.1
 """Minimum pause between looks, which delay the copy: each of a new leader's thousand refusals calls for a look."""
 
@@ -187,24 +189,27 @@ class Copier:
     def assign(self, topics: Iterable[MirroredTopic]) -> None:
         """Copy only these topics' partitions; never wait. A lost partition's lane stays until its requests end."""
         wanted = {topic.topic: topic for topic in topics}
-        self._let_go(wanted)
-        for topic in wanted.values():
-            if self._topics.get(topic.topic) is not topic:  # with thousands of partitions, most topics stay unchanged
+        self.change({**dict.fromkeys(self._topics), **wanted})
+
+    def change(self, topics: Mapping[str, MirroredTopic | None]) -> None:
+        """Copy some topics as given from now on, None: no longer. All other topics stay as they are."""
+        changed = {name: topic for name, topic in topics.items() if self._topics.get(name) is not topic}
+        for name, topic in changed.items():
+            self._let_go(name, topic)
+            if topic is None:
+                del self._topics[name]
+            else:
+                self._topics[name] = topic
                 self._update_lanes(topic)
-        for key in [key for key in self.direct if key[0] not in wanted]:
+        gone = {name for name, topic in changed.items() if topic is None}
+        for key in [key for key in self.direct if key[0] in gone] if gone else ():
             del self.direct[key]
-        self._topics = wanted
         self._signals.assign()
 
-    def keep(self, topics: Collection[str]) -> None:
-        """Copy no other topics than these from now on, so that another copier may begin with the others."""
-        self._let_go({name: topic for name, topic in self._topics.items() if name in topics})
-        self._topics = {name: topic for name, topic in self._topics.items() if name in topics}
-
-    def _let_go(self, wanted: Mapping[str, MirroredTopic]) -> None:
-        """End the lanes of other topics, and retire the lanes of partitions that another process copies."""
-        for lane in list(self.lanes.values()):
-            topic, before = wanted.get(lane.topic), self._topics.get(lane.topic)
+    def _let_go(self, name: str, topic: MirroredTopic | None) -> None:
+        """End the lanes of a topic's former copy, and retire the lanes of partitions that another process copies."""
+        before = self._topics.get(name)
+        for lane in self.lanes.of_topic(name):
             if topic is None or (before is not None and before.copy != topic.copy):
                 self._drop(lane)
             elif lane.partition not in topic.starts and not lane.retired:
@@ -346,7 +351,7 @@ class Copier:
     async def _until_due(self, called: asyncio.Event, looked: float) -> None:
         """Wait for a call, but not soon after the last look, or for the interval; raise the failure of a task."""
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(max(LOOK_S, len(self._topics) * _TOPIC_COST_S)):
                 await called.wait()
         except TimeoutError:
             return
@@ -371,10 +376,19 @@ class Copier:
         except Failed as error:
             self._signals.failed(side.client, error)
         if side.client is self._source:
-            self.added = {}
-        for topic in self._topics.values():
-            self._check_topic(topic, side)
-            self._update_lanes(topic)
+            self.added = {name: count for name, count in self.added.items() if name in self._topics}
+        async for name in in_turns(names):
+            if (topic := self._topics.get(name)) is not None:
+                self._check_topic(topic, side)
+                self._update_lanes(topic)
+        self._start_tasks(side)
+        async for lane in in_turns(list(self.lanes.values())):
+            if self.lanes.get(lane.key) is lane:
+                self._attend(lane)
+        self._signals.assign()
+
+    def _start_tasks(self, side: _Side) -> None:
+        """Start the task of each broker from which, or to which, partitions are copied."""
         nodes = {side.client.leader(*key) for key in self.lanes}
         if side.client is self._source:
             nodes.update(self.lanes.followers.values())
@@ -382,9 +396,6 @@ class Copier:
             if node >= 0:
                 side.brokers.add(node)
                 self._tasks.start(side.work(node))
-        for lane in list(self.lanes.values()):
-            self._attend(lane)
-        self._signals.assign()
 
     def _check_topic(self, topic: MirroredTopic, side: _Side) -> None:
         """Check whether a cluster still shows the mirrored topic, by topic id and not by name."""
@@ -404,8 +415,11 @@ class Copier:
                 )
         for lane in lanes:
             lane.metadata_seen(asked, trouble or _leaderless(asked, client, lane))
-        if client is self._source and info is not None and len(info.partitions) > len(topic.starts) + topic.others:
-            self.added[topic.topic] = len(info.partitions)
+        if client is self._source:
+            if info is not None and len(info.partitions) > len(topic.starts) + topic.others:
+                self.added[topic.topic] = len(info.partitions)
+            else:
+                self.added.pop(topic.topic, None)
 
     def _mirrored_id(self, client: ClusterClient, name: str) -> UUID | None:
         """Return the id of the mirrored topic on a cluster, if known; another topic may bear its name by now."""

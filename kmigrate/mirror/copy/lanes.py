@@ -39,18 +39,28 @@ class Lanes(UserDict[Key, Lane]):
         self.shown = shown
         self._led: dict[tuple[int, int], tuple[Metadata, dict[tuple[int, int], list[Lane]]]] = {}
         self._followers: dict[Key, int] = {}
+        self._of_topics: dict[str, dict[int, Lane]] = {}
+        """The same lanes by topic."""
 
     def __getitem__(self, key: Key) -> Lane:
         return self.data[key]
 
     def __setitem__(self, key: Key, lane: Lane) -> None:
         super().__setitem__(key, lane)
+        self._of_topics.setdefault(key[0], {})[key[1]] = lane
         self._led.clear()
 
     def __delitem__(self, key: Key) -> None:
         super().__delitem__(key)
+        del self._of_topics[key[0]][key[1]]
+        if not self._of_topics[key[0]]:
+            del self._of_topics[key[0]]
         self._followers.pop(key, None)
         self._led.clear()
+
+    def of_topic(self, topic: str) -> Sequence[Lane]:
+        """Return the lanes of a topic's partitions."""
+        return tuple(self._of_topics.get(topic, {}).values())
 
     @property
     def followers(self) -> Mapping[Key, int]:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.mirror.link import MirroredLink
@@ -45,6 +45,8 @@ _log = logging.getLogger("kmigrate.mirror")
 _RETRY_S = 1.0
 _LOOK_S = 0.25
 """Interval of the looks at members that nothing is heard of."""
+_TIDY_S = 2.0
+"""Gap before an assignment that only leaves out topics: many topics may be promoted one after another."""
 _COMING_UP_S = 0.25
 """Gap between two assignments while topics come up in turn: each assignment names all partitions of all topics."""
 
@@ -73,6 +75,14 @@ class LeaseHolder:
         self._work = TaskOwner(self._on_failure)
         self._failure: BaseException | None = None
         self._applied = -1
+        self._known = State()
+        """The state that this process has acted on."""
+        self._shares: dict[str, _Share] = {}
+        """The facts of each topic that the assignment follows from, in that state."""
+        self._shares_changed = 0
+        """Number of changes of these facts, without topics that have left."""
+        self._left: set[str] = set()
+        """Topics that the newest assignment may still name although nothing is assigned any more."""
         self._not_copied_yet: list[str] = []
         """Topics that are still to be created or aligned."""
         self._without_id: list[str] = []
@@ -81,6 +91,8 @@ class LeaseHolder:
         self._shared_at = -_COMING_UP_S
         self._decided_on: object = None
         """The input of the last assignment: the same input gives the same assignment."""
+        self._looked_through: tuple[AssignmentRecord | None, bool] = None, False
+        """The newest assignment that was looked through, and whether a partition is moving in it."""
         self._claimed: list[TopicRecord] = []
         """Topics with partitions that Spark tasks hold."""
         self.problems: dict[str, str] = {}
@@ -114,30 +126,31 @@ class LeaseHolder:
         if self._not_copied_yet and monotonic() - self._shared_at < _COMING_UP_S:
             return
         presences, members, held = self._membership.presences(), self._members(), self._held_by_spark()
-        decided_on = self._link.state.epoch, members, held
-        if decided_on == self._decided_on and not _is_moving(self._link.assignment):
+        state, assignment = self._link.state, self._link.assignment
+        records = self._link.record is None, state.lease(self._lease.what), assignment
+        decided_on = self._shares_changed, members, held, records
+        tidies = bool(self._left) and monotonic() - self._shared_at >= _TIDY_S
+        if decided_on == self._decided_on and not tidies and not self._is_moving(assignment):
             return
         self._decided_on = decided_on
+        self._left.clear()
 
         def decide(state: State) -> AssignmentRecord | None:
             lease = state.lease(self._lease.what)
             if lease is None or lease.holder != self._link.instance or state.link(self._link.name) is None:
                 return None
-            shared = {
-                record.topic: record
-                for record in state.topics(self._link.name)
-                if record.copied and not record.mapped and not by_spark(record) and record.topic not in held
-            }
+            shares = {record.topic: _share(record) for record in state.topics(self._link.name)}
+            shared = {topic: each for topic, each in shares.items() if each is not None and topic not in held}
             before = state.assignment(self._link.name)
-            terms = (lease.term, *(record.claimed_term for record in shared.values()))
+            terms = (lease.term, *(share.claimed_term for share in shared.values()))
             made = next_assignment(
                 self._link.name,
                 before,
                 members,
-                {topic: record.partitions for topic, record in shared.items()},
+                {topic: share.partitions for topic, share in shared.items()},
                 presences,
                 term=max(terms),
-                pinned={topic for topic, record in shared.items() if record.phase in PROMOTING | ROLLING_BACK},
+                pinned={topic for topic, share in shared.items() if share.pinned},
                 since=self._releases.since(lease.term, before),
             )
             return None if made is before or not (before or made.owners) else made
@@ -172,6 +185,13 @@ class LeaseHolder:
             shares.setdefault(member, not self._membership.silent(member))
         return {self._link.instance, *(member for member, asks in shares.items() if asks)}
 
+    def _is_moving(self, assignment: AssignmentRecord | None) -> bool:
+        """Return whether a partition is moving; an assignment that names 10,000 topics is looked through once."""
+        if assignment is not self._looked_through[0]:
+            owners = assignment.owners.values() if assignment is not None else ()
+            self._looked_through = assignment, any(min(each, default=0) < 0 for each in owners)
+        return self._looked_through[1]
+
     # topics
 
     def _is_idle(self) -> bool:
@@ -179,32 +199,55 @@ class LeaseHolder:
         return any(topic not in self._working for topic in (*self._not_copied_yet, *self._without_id))
 
     def _apply(self, state: State) -> None:
-        copied: set[str] = set()
-        before = dict(self.problems)
-        self._claimed = [r for r in state.topics(self._link.name) if r.claims]
-        self._not_copied_yet = [r.topic for r in state.topics(self._link.name) if r.phase in NOT_COPIED_YET]
-        self._without_id = []
-        for record in state.topics(self._link.name):
-            if record.phase is TopicPhase.INITIALISING:
-                self._start(record.topic, self._prepare(record))
-            elif record.phase is TopicPhase.ALIGNING:
-                self._start(record.topic, self._align(record))
-            elif (direction := _lacks_id(record)) is not None:
-                self._without_id.append(record.topic)
+        before, link = dict(self.problems), self._link.name
+        self._claimed = state.topics_that(_is_claimed, link)
+        coming_up, without_id = state.topics_that(_comes_up, link), state.topics_that(_waits_for_id, link)
+        self._not_copied_yet = [record.topic for record in coming_up]
+        self._without_id = [record.topic for record in without_id]
+        for record in coming_up:
+            step = self._prepare if record.phase is TopicPhase.INITIALISING else self._align
+            self._start(record.topic, step(record))
+        for record in without_id:
+            if (direction := _lacks_id(record)) is not None:
                 self._start(record.topic, self._begin_era(record, direction))
-            elif record.phase in COPIED:
-                copied.add(record.topic)
-                self.problems.pop(record.topic, None)
-                followed = not record.mapped or self._link.link_settings.follow_log_start
-                if record.topic not in self._rechecking and followed:
-                    self._rechecking[record.topic] = self._work.start(self._recheck(record))
-        for topic in [topic for topic in self._rechecking if topic not in copied]:
-            self._rechecking.pop(topic).cancel()
-            self.problems.pop(topic, None)
+        self._follow_changes(state)
+        for topic in [topic for topic in self.problems if _is_rechecked(state.topic(link, topic))]:
+            del self.problems[topic]
         self._cancel_forgotten(state)
-        self._applied = state.epoch
+        self._known, self._applied = state, state.epoch
         if self.problems != before:
             self._on_change()
+
+    def _follow_changes(self, state: State) -> None:
+        """Take in the topics with a changed record, and all topics after a change of the link."""
+        link, prefix = self._link.name, topic_key(self._link.name, "")
+        changed = state.records.changed_since(self._known.records, "topic")
+        names = {key.removeprefix(prefix) for key in changed if key.startswith(prefix)}
+        if state.link(link) is not self._known.link(link):
+            names.update(record.topic for record in state.topics(link))
+        for name in names:
+            record = state.topic(link, name)
+            self._note_share(name, record)
+            self._keep_rechecked(name, record)
+
+    def _note_share(self, topic: str, record: TopicRecord | None) -> None:
+        """Note what the assignment follows from."""
+        share = _share(record) if record is not None else None
+        if share is None:
+            if self._shares.pop(topic, None) is not None:
+                self._left.add(topic)
+        elif share != self._shares.get(topic):
+            self._shares[topic] = share
+            self._shares_changed += 1
+
+    def _keep_rechecked(self, topic: str, record: TopicRecord | None) -> None:
+        """Recheck the log starts of a topic for as long as the topic is copied."""
+        if record is None or not _is_rechecked(record):
+            if (recheck := self._rechecking.pop(topic, None)) is not None:
+                recheck.cancel()
+                self.problems.pop(topic, None)
+        elif topic not in self._rechecking and (not record.mapped or self._link.link_settings.follow_log_start):
+            self._rechecking[topic] = self._work.start(self._recheck(record))
 
     @property
     def working(self) -> Set[str]:
@@ -216,12 +259,12 @@ class LeaseHolder:
 
         Nobody can call a CreateTopics request back, and the topic's record then holds the configs to restore.
         """
-        known = {record.topic for record in state.topics(self._link.name)}
-        for topic in self._working.keys() - known:
-            record = state.topic(self._link.name, topic, forgotten=True)
+        link = self._link.name
+        for topic in [topic for topic in self._working if state.topic(link, topic) is None]:
+            record = state.topic(link, topic, forgotten=True)
             if record is None or record.phase is not TopicPhase.INITIALISING:
                 self._working[topic].cancel()
-        for topic in self.problems.keys() - known:
+        for topic in [topic for topic in self.problems if state.topic(link, topic) is None]:
             del self.problems[topic]
 
     def _start(self, topic: str, step: Coroutine[Any, Any, None]) -> None:
@@ -361,8 +404,38 @@ def _lacks_id(record: TopicRecord) -> Direction | None:
     return era.direction if era is not None and not era.is_first and era.identity is None else None
 
 
-def _is_moving(assignment: AssignmentRecord | None) -> bool:
-    return assignment is not None and any(min(owners, default=0) < 0 for owners in assignment.owners.values())
+class _Share(NamedTuple):
+    """The facts of a topic's record that the assignment follows from."""
+
+    partitions: int
+    claimed_term: int
+    pinned: bool
+    """True during a promote or rollback, in which no partition moves."""
+
+
+def _share(record: TopicRecord) -> _Share | None:
+    """Return what the assignment follows from; None for a topic that is not assigned."""
+    if not record.copied or record.mapped or by_spark(record):
+        return None
+    return _Share(record.partitions, record.claimed_term, record.phase in PROMOTING | ROLLING_BACK)
+
+
+def _is_claimed(record: TopicRecord) -> bool:
+    return bool(record.claims)
+
+
+def _comes_up(record: TopicRecord) -> bool:
+    """Return whether a topic is still to be created or aligned."""
+    return record.phase in NOT_COPIED_YET
+
+
+def _waits_for_id(record: TopicRecord) -> bool:
+    return record.phase not in NOT_COPIED_YET and _lacks_id(record) is not None
+
+
+def _is_rechecked(record: TopicRecord | None) -> bool:
+    """Return whether a topic is copied from the source, so that the log starts are rechecked."""
+    return record is not None and record.phase in COPIED and _lacks_id(record) is None
 
 
 def _noted(record: TopicRecord) -> tuple[Mapping[str, str], tuple[str, ...]]:

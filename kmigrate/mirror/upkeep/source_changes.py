@@ -28,7 +28,8 @@ from kmigrate.mirror.upkeep.patterns import Pickup
 from kmigrate.mirror.upkeep.topics import TopicMaker, is_compacted
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import Upkept
-from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, topic_key
+from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 
 __all__ = ["Upkeep", "round_s"]
@@ -88,8 +89,14 @@ class Upkeep:
         self._missed: dict[tuple[str, int], float] = {}
         """Time when a topic was first found gone on the source, by topic and its record's `since_ms`."""
         self._grown: dict[str, int] = {}
-        self._nothing_due: object = None
-        """The known state when nothing was due: with the same state, nothing is due."""
+        self._troubled: set[str] = set()
+        """Topics whose newest report names a problem."""
+        self._known = State()
+        """The state in which `_due` last looked for changed topics."""
+        self._asked: set[str] = set()
+        """Topics that were found without a report on their present phase."""
+        self._no_new_names = -1
+        """Epoch of the newest state without new names."""
         self._groups: set[str] = set()
         self._patterns: object = None
         self._notes: tuple[str, ...] = ()
@@ -97,14 +104,16 @@ class Upkeep:
     @property
     def reports(self) -> dict[str, Upkept]:
         """The reports to announce: those that a promote waits for, and every problem."""
-        out: dict[str, Upkept] = {}
-        for topic, report in self._reports.items():
-            record = self._link.topic(topic)
-            if record is None or record.phase not in _LOOKED_AFTER:
-                continue
-            if report.problem or record.phase is TopicPhase.PROMOTE_PENDING:
-                out[topic] = report
-        return out
+        pending = {record.topic for record in self._link.state.topics_that(_is_pending, self._link.name)}
+        return {
+            topic: self._reports[topic]
+            for topic in sorted(pending | self._troubled)
+            if topic in self._reports and self._is_looked_after(topic)
+        }
+
+    def _is_looked_after(self, topic: str) -> bool:
+        record = self._link.topic(topic)
+        return record is not None and record.phase in _LOOKED_AFTER
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -125,30 +134,39 @@ class Upkeep:
 
     def _due(self) -> set[str]:
         """Return the topics that must not wait for the next round."""
-        added = self._added()
-        now = (self._link.state.epoch, tuple(added.items()))
-        if now == self._nothing_due:
-            return set()
-        out: set[str] = set()
-        for record in self._link.topics:
-            if record.phase not in _LOOKED_AFTER:
-                continue
-            report = self._reports.get(record.topic)
-            asked = report is None or report.since_ms != record.since_ms  # also after a promote that was given up
-            count = added.get(record.topic, 0)
-            grown = record.partitions < count != self._grown.get(record.topic)
-            if grown:
-                self._grown[record.topic] = count
-            if asked or grown:
-                out.add(record.topic)
-        self._nothing_due = None if out else now
-        return out
+        state, prefix = self._link.state, topic_key(self._link.name, "")
+        changed = state.records.changed_since(self._known.records, "topic")
+        self._known = state
+        names = self._asked.union(key.removeprefix(prefix) for key in changed if key.startswith(prefix))
+        self._asked = set(filter(self._is_asked, names))
+        return self._asked | set(filter(self._has_grown, self._added()))
+
+    def _is_asked(self, topic: str) -> bool:
+        """Return whether a topic has no report on its present phase, also after a promote that was given up."""
+        record, report = self._link.topic(topic), self._reports.get(topic)
+        if record is None or record.phase not in _LOOKED_AFTER:
+            return False
+        return report is None or report.since_ms != record.since_ms
+
+    def _has_grown(self, topic: str) -> bool:
+        """Return whether the source's topic has more partitions than at the last look, and than the record."""
+        record, count = self._link.topic(topic), self._added()[topic]
+        if record is None or record.phase not in _LOOKED_AFTER:
+            return False
+        grown = record.partitions < count != self._grown.get(topic)
+        if grown:
+            self._grown[topic] = count
+        return grown
 
     def _new_names(self) -> bool:
         """Return whether a person has just named new groups or expressions."""
-        link = self._link.record
+        link, epoch = self._link.record, self._link.state.epoch
+        if link is None or epoch == self._no_new_names:
+            return False
         groups = {group.group for group in self._link.groups}
-        return link is not None and (_patterns(link) != self._patterns or not groups <= self._groups)
+        is_new = _patterns(link) != self._patterns or not groups <= self._groups
+        self._no_new_names = -1 if is_new else epoch
+        return is_new
 
     async def _guarded(self, only: Collection[str] | None) -> None:
         """Run a round for all topics or for some; a failure is reported, and tried again in the next round."""
@@ -184,6 +202,7 @@ class Upkeep:
         topics = {record.topic: record.since_ms for record in self._link.topics}
         self._groups &= {record.group for record in self._link.groups}
         self._missed = {key: at for key, at in self._missed.items() if topics.get(key[0]) == key[1]}
+        self._troubled &= topics.keys()
         for known in (self._reports, self._grown):
             for topic in known.keys() - topics.keys():
                 del known[topic]
@@ -253,6 +272,9 @@ class Upkeep:
         finally:
             self.working.discard(record.key)
         self._reports[record.topic] = Upkept(record.since_ms, problem, gone_s)
+        self._troubled.discard(record.topic)
+        if problem:
+            self._troubled.add(record.topic)
 
     async def _gone_for(self, record: TopicRecord, seen: _Seen) -> float | None:
         """Return the seconds since the topic was first found gone on the source; None if the topic is there.
@@ -386,6 +408,10 @@ class Upkeep:
             last = state.topic(self._link.name, record.topic, forgotten=True) or record
             await self._link.target_admin.alter_topic_configs(record.topic, last.restore_configs, last.drop_configs)
             raise _OvertakenError
+
+
+def _is_pending(record: TopicRecord) -> bool:
+    return record.phase is TopicPhase.PROMOTE_PENDING
 
 
 def _patterns(link: LinkRecord) -> object:

@@ -181,17 +181,15 @@ class Followers:
         """Return the report on each group that follows; `transactions`: open transactions that may commit, by group."""
         self._forget_silent(now)
         known = {*self._in_flight, *transactions, *self._members, *self._joined, *self._assigned}
-        return {
-            group: GroupReport(
+        reports = dict.fromkeys(table.followed, _NOTHING)
+        for group in known & table.followed.keys():
+            reports[group] = GroupReport(
                 self._in_flight[group] + transactions.get(group, 0),
                 tuple(dict.fromkeys((*self._members.get(group, ()), *self._joined.get(group, ())))),
                 tuple(self._joined.get(group, ())),
                 *self._report_withheld(group, ids),
             )
-            if group in known
-            else _NOTHING
-            for group in table.followed
-        }
+        return reports
 
     def _report_withheld(self, group: str, ids: TopicIds) -> tuple[tuple[Withheld, ...], int]:
         """Return the first withheld topics by id, the same at each router, and the number of further topics."""

@@ -382,10 +382,10 @@ class SharedState:
             record = self.table.transactions.get(name, {}).get(link)
             open_.update(entry.groups.union(record.groups if record is not None else ()))
         reports = self.followers.reports(self.table, open_, self.ids, now)
-        return {
-            group: replace(report, trials=trials) if (trials := self.trials.trials(group)) else report
-            for group, report in reports.items()
-        }
+        for group, trials in self.trials.unanswered.items():
+            if group in reports:
+                reports[group] = replace(reports[group], trials=trials)
+        return reports
 
     def has_written(self, topic: str, partition: int, producer_id: int) -> Conversation[bool | None]:
         """Find whether the target holds a producer's records; if so, never defer there; None: see `producer_mark`."""

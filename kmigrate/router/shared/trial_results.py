@@ -67,9 +67,10 @@ class TrialBook:
         """Return the groups whose joins are looked at: those that have just opened, and those with refusals."""
         return opened if not self._after else {*opened, *self._after}
 
-    def trials(self, group: str) -> int:
-        """Return the number of trials without an answer."""
-        return self._pending[group]
+    @property
+    def unanswered(self) -> Mapping[str, int]:
+        """The number of trials without an answer, by group."""
+        return self._pending
 
     def words(self, waiting: Collection[str], now: float) -> Mapping[str, tuple[RefusedMember, ...]]:
         """Return the refused members; `waiting`: the groups that hold or follow, of which trials count."""

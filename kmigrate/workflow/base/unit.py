@@ -142,9 +142,18 @@ class Unit:
         return None
 
 
+def _names_topics(record: TopicRecord) -> bool:
+    """Return whether a topic's flip names other topics."""
+    return any(topic != record.topic for topic in record.unit.topics)
+
+
+def _names_groups(record: TopicRecord) -> bool:
+    return bool(record.unit.groups)
+
+
 def decided(state: State, record: TopicRecord) -> ProvenTopic | None:
     """Return what another topic's flip says about this topic; None while no flip names this topic's present fence."""
-    for other in state.topics(record.link):
+    for other in state.topics_that(_names_topics, record.link):
         named = other.unit.topics.get(record.topic)
         if named is not None and named.fence_epoch == record.fence_epoch:
             return named
@@ -153,4 +162,4 @@ def decided(state: State, record: TopicRecord) -> ProvenTopic | None:
 
 def group_decided(state: State, link: str, group: str) -> bool:
     """Return True if a flip names the group as promoted with its topic."""
-    return any(group in other.unit.groups for other in state.topics(link))
+    return any(group in other.unit.groups for other in state.topics_that(_names_groups, link))

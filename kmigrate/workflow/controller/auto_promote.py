@@ -102,7 +102,7 @@ class AutoPromote:
 
     def _forget_others(self, state: State, candidates: Collection[str]) -> None:
         """Forget groups that nobody promotes any more; a group without members at routers begins its wait anew."""
-        open_keys = {each.key for each in state.groups() if each.auto and each.phase is not GroupPhase.PROMOTED}
+        open_keys = {each.key for each in state.groups_that(_is_open)}
         self._watched = {key: each for key, each in self._watched.items() if key in open_keys}
         for key, each in self._watched.items():
             if key not in candidates:
@@ -212,9 +212,14 @@ def _candidates(state: State, link: LinkRecord, waiting: Mapping[GroupMode, Coll
         return []
     return [
         record
-        for record in state.groups(link.name)
-        if record.auto and record.phase is GroupPhase.MIRRORED and record.group in waiting[record.mode]
+        for record in state.groups_that(_is_open, link.name)
+        if record.phase is GroupPhase.MIRRORED and record.group in waiting[record.mode]
     ]
+
+
+def _is_open(record: GroupRecord) -> bool:
+    """Return whether the promote of a group is asked for by itself, and has not ended yet."""
+    return record.auto and record.phase is not GroupPhase.PROMOTED
 
 
 def _coupled(record: GroupRecord, topics: Collection[str]) -> str:

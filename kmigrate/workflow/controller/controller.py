@@ -174,19 +174,18 @@ class Controller:
         """Start a task for every intent without a task; cancel tasks whose intent was taken back or forgotten."""
         self._collect()
         state = self._log.state
+        moving = state.topics_that(_is_moving)
         due: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             record.key: partial(self._promote, record)
-            for record in state.topics()
+            for record in moving
             if record.phase in PROMOTING or record.unsettled or may_come_off(self._log, record)
         }
-        for record in state.topics():
+        for record in moving:
             if record.phase in ROLLING_BACK and record.key not in due:
                 due[record.key] = partial(self._roll_back, record)
-        for group in state.groups():
-            if group.phase is GroupPhase.PROMOTING:
-                due[group.key] = partial(self._hand_over, group)
-            elif group.phase is GroupPhase.ROLLING_BACK:
-                due[group.key] = partial(self._roll_group_back, group)
+        for group in state.groups_that(_is_promoting):
+            step = self._hand_over if group.phase is GroupPhase.PROMOTING else self._roll_group_back
+            due[group.key] = partial(step, group)
         self._troubles = {key: why for key, why in self._troubles.items() if key in due}
         for key in self._busy.keys() - due.keys():
             if not self._busy[key].cancelling():
@@ -253,6 +252,15 @@ class Controller:
             await FollowHandover(handover, placeholder, self._settings.gather_timeout_s, self._progress).run()
         else:
             await handover.promote()
+
+
+def _is_moving(record: TopicRecord) -> bool:
+    """Return whether a promote, a rollback or a seal of a topic may be under way."""
+    return record.phase in PROMOTING | ROLLING_BACK or record.unsettled or record.seal is not None
+
+
+def _is_promoting(record: GroupRecord) -> bool:
+    return record.phase in (GroupPhase.PROMOTING, GroupPhase.ROLLING_BACK)
 
 
 def _cause(error: BaseException | None) -> str:

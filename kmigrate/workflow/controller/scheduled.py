@@ -68,8 +68,8 @@ class ScheduledPromotes:
         """Look once at all scheduled topics."""
         batches: dict[Batch, list[TopicRecord]] = {}
         scheduled: set[Batch] = set()
-        for record in self.connections.log.state.topics():
-            if record.schedule is None or record.at_target:
+        for record in self.connections.log.state.topics_that(_is_scheduled):
+            if record.schedule is None:
                 continue
             batch = record.link, record.schedule.asked_ms
             scheduled.add(batch)
@@ -158,3 +158,7 @@ class ScheduledPromotes:
             return changed if state.topic(record.link, record.topic) == record else None
 
         await self.connections.log.append(decide)
+
+
+def _is_scheduled(record: TopicRecord) -> bool:
+    return record.schedule is not None and not record.at_target

@@ -61,7 +61,7 @@ class SourceCloser:
             await self.connections.log.changed(_LOOK_S)
 
     async def look(self) -> None:
-        due = [record for record in self.connections.log.state.topics() if _due(record)]
+        due = self.connections.log.state.topics_that(_due)
         for key in self.troubles.keys() - {record.key for record in due}:
             del self.troubles[key]
         for at in range(0, len(due), _AT_ONCE):

@@ -14,8 +14,9 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Unreachable
 from kmigrate.mirror import engine as module
-from kmigrate.mirror.copy.copier import Copier
+from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
+from kmigrate.mirror.copy.lanes import Lanes
 from kmigrate.mirror.copy.throttle import part_of_limit
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
@@ -33,6 +34,7 @@ from kmigrate.model.records import (
     LeaseRecord,
     LinkRecord,
     TopicRecord,
+    WayBack,
 )
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import boottime, monotonic
@@ -189,7 +191,9 @@ def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytes
     """While one topic is fenced, the frequent announcements leave out the partitions of all other topics."""
     log = MemoryLog(LEASE, TOPIC, SHARED)
     it = engine(log)
-    lanes = {(t, 0): Lane(t, 0, producer_id=1, epoch=0, hole_limit=1) for t in ("t", "fenced")}
+    lanes = Lanes()
+    for name in ("t", "fenced"):
+        lanes[name, 0] = Lane(name, 0, producer_id=1, epoch=0, hole_limit=1)
     it._copier = cast("Copier", SimpleNamespace(lanes=lanes, leaving=frozenset(), trouble="", disks=ROOM))
     it._applied = 9
     words: list[Report] = []
@@ -202,6 +206,7 @@ def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytes
     async def scene() -> None:
         speaking = asyncio.create_task(it._announce())
         await asyncio.sleep(0.02)
+        it._urgent_topics = {"fenced"}
         lanes["fenced", 0].urgent = True
         lanes["fenced", 0].barrier = lanes["fenced", 0].target.position = 7
         it._moved(lanes["t", 0])
@@ -254,3 +259,69 @@ def test_nothing_is_written_under_a_state_that_is_not_the_newest_known(monkeypat
     assert it._may_write()
     log._put(TOPIC.key, replace(TOPIC, phase=TopicPhase.PROMOTED))
     assert not it._may_write()
+
+
+class Given:
+    """A copier that notes which topics it is given."""
+
+    def __init__(self) -> None:
+        self.lanes = Lanes()
+        self.changes: list[dict[str, MirroredTopic | None]] = []
+        self.limits: list[int] = []
+
+    def change(self, topics: dict[str, MirroredTopic | None]) -> None:
+        self.changes.append(topics)
+
+    def limit(self, rate: int) -> None:
+        self.limits.append(rate)
+
+
+def test_a_state_record_gives_the_copier_the_topics_that_have_changed() -> None:
+    """With 10,000 topics a look at all of them takes long enough to be felt by the writers behind a fence."""
+    names = [f"t{number:03}" for number in range(300)]
+    link = LinkRecord("l", "u", ClusterRef("s", ""), ClusterRef("t", ""), 1, copy=CopyIdentity(1, 0), throttle=600)
+    topics = [replace(TOPIC, topic=name) for name in names]
+    shared = replace(SHARED, owners=dict.fromkeys(names, (0, 1)))
+    log = MemoryLog(link, LEASE, shared, *topics)
+    it, copier = engine(log), Given()
+
+    def apply() -> dict[str, MirroredTopic | None]:
+        it._apply(log.state, cast("Copier", copier))
+        return copier.changes[-1]
+
+    first = apply()
+    assert sorted(first) == names
+    assert copier.limits == [300], "this process copies half of the partitions"
+    log._put(topics[7].key, replace(topics[7], phase=TopicPhase.FENCING))
+    it._full = it._urgent = False
+    fenced = apply()
+    assert [(name, topic.urgent) for name, topic in fenced.items() if topic is not None] == [("t007", True)]
+    assert (it._urgent, it._full, it._applied) == (True, False, log.state.epoch), "progress of that topic is enough"
+    log._put(topics[7].key, topics[7])
+    assert [topic.urgent for topic in apply().values() if topic is not None] == [False]
+    log._put(topics[8].key, replace(topics[8], forgotten_ms=5))
+    assert apply() == {"t008": None}
+    log._put("assignment/l", replace(shared, generation=6, owners={**shared.owners, "t000": (0, 0)}))
+    again = apply()
+    assert sorted(again) == sorted({*names} - {"t008"}), "an assignment concerns all topics"
+    assert [name for name in again if again[name] is not first[name] and name != "t007"] == ["t000"]
+
+
+def test_a_topic_that_changes_its_direction_leaves_one_copier_before_the_other_begins() -> None:
+    link = LinkRecord("l", "u", ClusterRef("s", ""), ClusterRef("t", ""), 1, copy=CopyIdentity(1, 0))
+    log = MemoryLog(link, LEASE, TOPIC, SHARED)
+    it, forward, back = engine(log), Given(), Given()
+    it._reverse.copier = cast("Copier", back)
+    it._apply(log.state, cast("Copier", forward))
+    way_back = WayBack({0: 3, 1: 4}, copy=CopyIdentity(9, 0))
+    log._put(TOPIC.key, replace(TOPIC, phase=TopicPhase.PROMOTED, way_back=way_back))
+    order: list[tuple[str, list[str]]] = []
+
+    def note(which: str, topics: dict[str, MirroredTopic | None]) -> None:
+        order.extend((which, ["ends" if topic is None else "copies"]) for topic in topics.values())
+
+    forward.change = lambda topics: note("forward", topics)  # type: ignore[method-assign]
+    back.change = lambda topics: note("back", topics)  # type: ignore[method-assign]
+    it._apply(log.state, cast("Copier", forward))
+    assert order.index(("forward", ["ends"])) < order.index(("back", ["copies"]))
+    assert ("back", ["ends"]) not in order

@@ -55,6 +55,47 @@ def test_records_stay_in_order_and_owners_are_found_while_topics_come_and_go() -
         assert state.topic_owner("other") is None
 
 
+def _is_paused(record: TopicRecord) -> bool:
+    _LOOKED_AT.append(record.topic)
+    return record.paused
+
+
+def _is_promoting(record: GroupRecord) -> bool:
+    return record.phase is GroupPhase.PROMOTING
+
+
+_LOOKED_AT: list[str] = []
+
+
+def test_topics_that_pass_a_test_are_found_without_a_look_at_all_topics() -> None:
+    """A controller and a mirror look for the few topics with work at each state record, while a fence holds writers."""
+    topics = [TopicRecord("lm"[n % 2], f"t{n:04}", TopicPhase.MIRRORING, 1, paused=n % 100 == 0) for n in range(2000)]
+    state = State().with_records({record.key: record for record in topics}, 1)
+    paused = [record for record in topics if record.paused]
+    assert state.topics_that(_is_paused) == paused
+    assert (state.topics_that(_is_paused, "l"), state.topics_that(_is_paused, "m")) == (paused, [])
+    assert sorted(_LOOKED_AT) == sorted(record.topic for record in topics)
+    _LOOKED_AT.clear()
+    now = state.with_record(topics[1].key, replace(topics[1], paused=True), 2)
+    assert now.topics_that(_is_paused, "m") == [replace(topics[1], paused=True)]
+    assert state.topics_that(_is_paused) == paused, "the old state stays as it was"
+    assert topics[1].topic in _LOOKED_AT
+    assert len(_LOOKED_AT) < 100
+    gone = now.with_record(topics[1].key, replace(topics[1], paused=True, forgotten_ms=3), 3)
+    assert gone.topics_that(_is_paused, "m") == []
+    assert [record.topic for record in gone.topics_that(_is_paused, "m", forgotten=True)] == ["t0001"]
+    assert gone.with_record(topics[1].key, None, 4).topics_that(_is_paused, "m", forgotten=True) == []
+    assert (gone.has_topic_that(_is_paused), State().has_topic_that(_is_paused)) == (True, False)
+
+
+def test_groups_that_pass_a_test_are_found_likewise() -> None:
+    groups = [GroupRecord("l", name, GroupPhase.PROMOTING, 1) for name in ("b", "a")]
+    state = State().with_records({record.key: record for record in groups}, 1)
+    assert [record.group for record in state.groups_that(_is_promoting, "l")] == ["a", "b"]
+    assert state.groups_that(_is_promoting, "m") == []
+    assert (state.has_group_that(_is_promoting), State().has_group_that(_is_promoting)) == (True, False)
+
+
 def test_what_thousands_of_ids_couple_is_told_once_for_each_set_of_it() -> None:
     """Fences wait during this computation: 50,000 ids one by one took 60 ms each time."""
     state = State()

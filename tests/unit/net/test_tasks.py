@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kmigrate.errors import Unreachable
-from kmigrate.net.tasks import accompanied, together
+from kmigrate.net.tasks import accompanied, in_turns, together
 
 
 async def _fails_when_ended() -> None:
@@ -114,3 +114,24 @@ def test_a_deadline_around_tasks_that_fail_as_they_end_is_a_deadline() -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(scene())
+
+
+def test_a_long_loop_lets_other_tasks_have_their_turn() -> None:
+    async def scene() -> tuple[list[int], list[int]]:
+        seen: list[int] = []
+        turns: list[int] = []
+
+        async def other() -> None:
+            while len(seen) < 1000:
+                turns.append(len(seen))
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        async for item in in_turns(range(1000)):
+            seen += [item]
+        await beside
+        return seen, turns
+
+    seen, turns = asyncio.run(scene())
+    assert seen == list(range(1000))
+    assert turns == [250, 500, 750]

@@ -206,7 +206,7 @@ def test_a_lane_begins_once_no_other_copier_of_the_process_writes_to_the_partiti
     reverse = topic(0, 1, identity=CopyIdentity(9, 0), is_first_era=False)
     back.assign([reverse])
     assert not back.lanes
-    forward.keep(())
+    forward.change({"t": None})
     back._update_lanes(reverse)
     assert set(back.lanes) == {idle.key}, "a batch of the other partition is on its way to the target"
     writing.answered(sent.step, 0, 0)
@@ -215,12 +215,16 @@ def test_a_lane_begins_once_no_other_copier_of_the_process_writes_to_the_partiti
     assert {lane.target.producer_id for lane in back.lanes.values()} == {9}
 
 
-def test_a_copier_keeps_the_lanes_of_the_topics_that_stay() -> None:
+def test_a_change_of_some_topics_leaves_the_lanes_of_all_others() -> None:
     other = MirroredTopic("other", "", "", {0: 0})
-    made = copier(topic(0), other)
-    kept = made.lanes["other", 0]
-    made.keep({"other"})
+    made = copier(topic(0, 1), other)
+    first, kept = made.lanes["t", 0], made.lanes["other", 0]
+    made.change({"t": topic(0), "unknown": None})
+    assert (made.lanes["t", 0], made.lanes["other", 0]) == (first, kept)
+    assert [lane.partition for lane in made.lanes.of_topic("t")] == [0], "the other partition is another process's"
+    made.change({"t": None})
     assert made.lanes == {("other", 0): kept}
+    assert (first.stopped, kept.stopped, made.lanes.of_topic("t")) == (True, False, ())
     made.assign([other])
     assert made.lanes["other", 0] is kept
 

@@ -15,6 +15,7 @@ import pytest
 from kmigrate.errors import BrokerRefused, Diverged, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.sharing.assignment import next_assignment
 from kmigrate.mirror.sharing.lease import Lease
 from kmigrate.mirror.sharing.membership import Membership
 from kmigrate.mirror.upkeep import lease_holder as leading
@@ -23,6 +24,7 @@ from kmigrate.mirror.upkeep.configs import Configs
 from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.mirror.upkeep.topics import Prepared, TopicMaker
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import (
     AssignmentRecord,
@@ -436,3 +438,85 @@ def test_a_topic_that_is_copied_back_is_shared_out_and_stays_where_it_is_during_
         assert moved.owners == {"back": (~0, ~0, ~0, ~0), "pending": (0, 0, 0, 0)}
 
     Stage(BACK, pending, ended).play(scene)
+
+
+def _noting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have the number of topics noted at each decision about the assignment."""
+    decided: list[int] = []
+    decide = next_assignment
+
+    def note(link: str, before: AssignmentRecord | None, members: Any, wanted: Any, *more: Any, **facts: Any) -> Any:
+        decided.append(len(wanted))
+        return decide(link, before, members, wanted, *more, **facts)
+
+    monkeypatch.setattr(leading, "next_assignment", note)
+    return decided
+
+
+async def _decide(stage: Stage) -> AssignmentRecord | None:
+    """Have the leader act on the newest state until the leader has nothing to decide."""
+    for _ in range(3):
+        stage.leader._apply(stage.log.state)
+        await stage.leader._share_out()
+    return stage.made
+
+
+def test_records_from_which_no_assignment_follows_cost_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision looks at all partitions of a link, and the steps of a fence come while writers wait."""
+    topics = [replace(TOPIC, topic=f"t{number}") for number in range(20)]
+    decided = _noting(monkeypatch)
+
+    async def scene() -> None:
+        stage = Stage(*topics)
+        stage.say("me")
+        assert await _decide(stage) is not None
+        pending = replace(topics[0], phase=TopicPhase.PROMOTE_PENDING)
+        stage.log._put(pending.key, pending)
+        await _decide(stage)
+        decided.clear()
+        for phase in (TopicPhase.FENCING, TopicPhase.FENCED):
+            stage.log._put(pending.key, replace(pending, phase=phase))
+            await _decide(stage)
+        assert decided == []
+        stage.log._put("topic/l/new", replace(TOPIC, topic="new"))
+        made = await _decide(stage)
+        assert made is not None and len(made.owners) == 21
+        await stage.leader._work.close()
+
+    asyncio.run(scene())
+
+
+def test_topics_that_leave_one_after_another_are_left_out_of_the_assignment_together() -> None:
+    topics = [replace(TOPIC, topic=f"t{number}") for number in range(4)]
+
+    async def scene() -> None:
+        stage = Stage(*topics)
+        stage.say("me")
+        first = await _decide(stage)
+        assert first is not None
+        for record in topics[1:]:
+            stage.log._put(record.key, replace(record, phase=TopicPhase.PROMOTED))
+            assert await _decide(stage) == first, "an assignment names everything: one for each topic is quadratic"
+        stage.leader._shared_at -= leading._TIDY_S
+        made = await _decide(stage)
+        assert made is not None and set(made.owners) == {"t0"}
+        await stage.leader._work.close()
+
+    asyncio.run(scene())
+
+
+def test_log_starts_are_rechecked_for_as_long_as_a_topic_is_copied() -> None:
+    async def scene() -> None:
+        stage = Stage(TOPIC, replace(TOPIC, topic="mapped", mapped=True))
+        stage.log._put(LINK.key, replace(LINK, settings=LinkSettings(follow_log_start=False)))
+        stage.leader._apply(stage.log.state)
+        assert set(stage.leader._rechecking) == {"t"}, "a mapped copy has log starts of its own"
+        stage.log._put(LINK.key, LINK)
+        stage.leader._apply(stage.log.state)
+        assert set(stage.leader._rechecking) == {"t", "mapped"}
+        stage.log._put(TOPIC.key, replace(TOPIC, phase=TopicPhase.PROMOTED))
+        stage.leader._apply(stage.log.state)
+        assert set(stage.leader._rechecking) == {"mapped"}
+        await stage.leader._work.close()
+
+    asyncio.run(scene())

@@ -407,3 +407,18 @@ def test_new_names_that_cannot_be_read_keep_no_promote_waiting(monkeypatch: pyte
     assert kept.reports == {"t": Upkept(7, "")}
     assert kept.notes == ("broker-away: list consumer groups: broker 2 does not answer",)
     assert not kept._new_names(), "they are looked for again in the next round"
+
+
+def test_topics_without_a_report_on_their_phase_and_grown_topics_do_not_wait_for_the_next_round() -> None:
+    mirroring = replace(ADOPTED, phase=TopicPhase.MIRRORING)
+    log = MemoryLog(LINK, mirroring, replace(mirroring, topic="u"))
+    kept, added = upkeep(log, Admin(), Cluster()), {"u": 5, "gone": 3}
+    kept._added = lambda: added
+    kept._reports = {name: Upkept(mirroring.since_ms, "") for name in ("t", "u")}
+    assert kept._due() == {"u"}, "the source's topic has grown"
+    assert kept._due() == set()
+    log._put(ADOPTED.key, replace(ADOPTED, since_ms=mirroring.since_ms + 1))
+    assert kept._due() == kept._due() == {"t"}, "a promote waits for the report"
+    assert kept.reports == {"t": Upkept(mirroring.since_ms, "")}
+    kept._reports["t"] = Upkept(mirroring.since_ms + 1, "")
+    assert kept._due() == set()
