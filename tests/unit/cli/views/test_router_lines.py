@@ -71,10 +71,10 @@ def test_errors_and_waits_of_clients_are_a_line_of_their_router() -> None:
 
 
 def test_a_client_that_is_kept_out_is_named_to_people_and_programs() -> None:
-    client = KeptOutClient("old", "10.0.0.7", "", "it sends Produce version 2, and the router takes 3 to 11")
+    client = KeptOutClient("old", "10.0.0.7", "", "it sends Fetch version 3, and the router takes 4 to 18")
     (router,) = shot(replace(WORD, kept_out=(client,))).as_json()["routers"]
     assert [each["why"] for each in router["kept_out"]] == [client.why]
-    assert client.text.startswith("old at 10.0.0.7 is kept out: it sends Produce version 2")
+    assert client.text.startswith("old at 10.0.0.7 is kept out: it sends Fetch version 3")
 
 
 def test_a_router_of_an_earlier_version_tells_its_connections_only() -> None:

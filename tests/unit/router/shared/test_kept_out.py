@@ -53,7 +53,7 @@ def test_a_library_is_known_by_its_own_word_or_by_its_usual_client_id(
 @pytest.mark.parametrize(
     ("key", "version", "why"),
     [
-        (ApiKey.PRODUCE, 2, "it sends Produce version 2, and the router takes 3 to 11"),
+        (ApiKey.FETCH, 3, "it sends Fetch version 3, and the router takes 4 to 18"),
         (ApiKey.PUSH_TELEMETRY, 0, "it sends PushTelemetry, which the router hides"),
         (4, 1, "it sends API key 4"),
     ],
@@ -68,10 +68,10 @@ def test_a_session_names_its_client_once_and_ends_each_of_its_connections() -> N
     kind = entity(ApiKey.API_VERSIONS, 3, "request")
     stage.request(blank(kind, client_software_name="old-library", client_software_version="0.1"))
     for _ in range(3):
-        stage.session.frame(bytearray(request(ApiKey.PRODUCE, 2, b"", client=b"orders")))
+        stage.session.frame(bytearray(request(ApiKey.FETCH, 3, b"", client=b"orders")))
     (line,) = stage.backend.said
     assert line == (
-        "orders at 10.0.0.7 (old-library 0.1) is kept out: it sends Produce version 2, and the router takes 3 to 11; "
+        "orders at 10.0.0.7 (old-library 0.1) is kept out: it sends Fetch version 3, and the router takes 4 to 18; "
         "repetitions are not logged"
     )
     assert stage.edge.closed == ["", "", ""]

@@ -12,13 +12,16 @@ from kmigrate.protocol.api import ApiKey, Message, blank, element_type, entity, 
 from kmigrate.protocol.codes import Code
 from kmigrate.router.wire.answer_errors import LONGEST_READ, error_codes
 from kmigrate.router.wire.apis import OFFERED
+from kmigrate.router.wire.produce import FIRST_WITH_BATCHES
 from tests.unit.router.router_fakes import Stage, batch, route
 
 CODE = int(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 def _all_versions() -> list[tuple[int, int]]:
-    return [(key, version) for key, api in OFFERED.items() for version in range(api.versions[0], api.versions[1] + 1)]
+    """Return the offered APIs with all versions that kio knows."""
+    every = [(key, version) for key, api in OFFERED.items() for version in range(api.versions[0], api.versions[1] + 1)]
+    return [(key, version) for key, version in every if key != ApiKey.PRODUCE or version >= FIRST_WITH_BATCHES]
 
 
 def _failed(kind: type[Message]) -> tuple[Message, int]:
