@@ -4,8 +4,8 @@
 
 real      Two brokers, a mirror, a router and a controller. Topics are promoted while the link has ten topics, and once
           more when the link has them all: the time from fence to flip must not grow. Each verb is a process of its own.
-logged    A state log of the stated number of topics without brokers: its replay, the router's work for a record, and
-          the presences of a mirror and a router.
+logged    A state log of the stated number of topics without brokers: its replay, the work of a router, of a mirror with
+          the lease and of a controller for a record, and the presences of a mirror and a router.
 
 CPU seconds are of the process that does the work. Presence bytes are keys and values of `__kmigrate_presence`. The
 bench writes build/bench/scale.json; figures that miss their limits (`LIMITS`) are named there, and at the end, with
@@ -23,11 +23,11 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -35,9 +35,25 @@ from rich.console import Console
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.committed_offsets import CommittedOffset, write_positions
+from kmigrate.mirror.copy.context import CopyContext
+from kmigrate.mirror.copy.copier import Copier
+from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.link import MirroredLink
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.sharing.lease import Lease
+from kmigrate.mirror.sharing.membership import Membership
+from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import MirrorPresence, PartitionProgress, RouterPresence
-from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.records import (
+    AssignmentRecord,
+    ClusterRef,
+    CopyIdentity,
+    GroupRecord,
+    LeaseRecord,
+    LinkRecord,
+    TopicRecord,
+)
 from kmigrate.model.routes import next_table, routing_table
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
@@ -49,8 +65,11 @@ from kmigrate.state.codec import Envelope, PresenceReader, PresenceWriter, encod
 from kmigrate.state.fold import Fold, state_producer_id
 from kmigrate.state.log import StateLog
 from kmigrate.state.topics import PRESENCE_TOPIC, STATE_TOPIC
+from kmigrate.workflow.base.unit import decided
+from kmigrate.workflow.controller.controller import is_moving, is_moving_group
 from tests.bench.limits import at_most, conclude
 from tests.bench.meter import cpu_seconds
+from tests.fakes.state_log import MemoryLog
 from tests.integration.command_line import program
 from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.unit.router.router_fakes import Stage
@@ -72,6 +91,8 @@ LIMITS = (
     at_most("real.presence_bytes_per_s", 100_000),
     at_most("real.promote_ratio", 1.5),
     at_most("logged.router_cpu_ms_per_record", 1),
+    at_most("logged.mirror_cpu_ms_per_record", 1),
+    at_most("logged.controller_cpu_ms_per_record", 1),
     at_most("logged.presence_bytes_per_s", 100_000),
 )
 """The requirements of a large estate."""
@@ -367,6 +388,76 @@ def router_ms_per_record(state: State) -> float:
     return round(spent / count, 3)
 
 
+def mirror_ms_per_record(state: State) -> float:
+    """Return the CPU milliseconds of the mirror that holds the lease, and copies all topics, for a fence's record."""
+    names_ = [record.topic for record in state.topics()]
+    log, ref = MemoryLog(), ClusterRef("s", "h:1", "S")
+    log.state = state.with_records(
+        {
+            each.key: each
+            for each in (
+                replace(_LINK, source=ref, copy=CopyIdentity(1, 0)),
+                LeaseRecord("mirror/blue", "m", 1),
+                AssignmentRecord("blue", 2, ("m",), dict.fromkeys(names_, (0,))),
+            )
+        },
+        state.epoch + 3,
+    )
+    nowhere, nothing = ClusterClient(ClusterSettings("nowhere", (("127.0.0.1", 1),))), cast("Any", None)
+    link = MirroredLink(
+        nowhere, nowhere, nothing, nothing, "blue", cast("StateLog", log), "m", MirrorSettings(lease_s=3600)
+    )
+    copier = Copier(CopyContext(nowhere, nowhere, CopyIdentity(1, 0), nothing, MirrorSettings()))
+    engine = MirrorEngine(link)
+    members = Membership(link.log, "blue", "m", 3600)
+    holder = LeaseHolder(link, Lease(members), members, nothing, cast("Any", _NeverLooks()), on_change=lambda: None)
+    log.say(MirrorPresence("m", "blue", 1, True, 500, {}, shares=True, generation=2))
+    log.presence["mirror/blue/m"] = (log.presence["mirror/blue/m"][0], time.monotonic())
+
+    async def act() -> None:
+        engine._apply(log.state, copier)
+        holder._apply(log.state)
+        await holder._share_out()
+
+    async def follow() -> float:
+        for _ in range(3):
+            await act()
+        pending = [replace(topic, phase=TopicPhase.PROMOTE_PENDING) for topic in log.state.topics()[:_RECORDS]]
+        for record in pending:
+            log._put(record.key, record)
+        await act()
+        began = time.process_time()
+        for record in pending:
+            log._put(record.key, replace(record, phase=TopicPhase.FENCING, fence_epoch=log.state.epoch))
+            await act()
+        spent = time.process_time() - began
+        await holder._work.close()
+        return spent
+
+    return round(asyncio.run(follow()) * 1000 / _RECORDS, 3)
+
+
+class _NeverLooks:
+    """Log starts that nobody asks a cluster for."""
+
+    async def recheck(self, *_: object) -> Mapping[int, int]:
+        await asyncio.Event().wait()
+        return {}
+
+
+def controller_ms_per_record(state: State) -> float:
+    """Return the CPU milliseconds in which a controller finds the promotes, and the decisions of other flips."""
+    now, spent = state, 0.0
+    for record in state.topics()[:_RECORDS]:
+        now = now.with_record(record.key, replace(record, phase=TopicPhase.FENCED), now.epoch + 1)
+        began = time.process_time()
+        assert record.topic in {each.topic for each in now.topics_that(is_moving)}
+        assert decided(now, record) is None
+        assert not now.groups_that(is_moving_group)
+        spent += time.process_time() - began
+    return round(spent * 1000 / _RECORDS, 3)
+
+
 def presences(topics: int, groups: list[str]) -> dict[str, float]:
     """Return bytes per second, and CPU milliseconds per second, of a mirror's and a router's presences."""
     copied = {name: {0: PartitionProgress(5, 5, 5)} for name in names("t", topics)}
@@ -408,6 +499,8 @@ def measure_logged(topics: int, groups: int) -> dict[str, Any]:
     found: dict[str, Any] = {"topics": topics, "groups": groups, "replay_cpu_ms": replay_ms(state)}
     found["table_cpu_ms"] = round(cpu_ms(lambda: routing_table(state)), 1)
     found["router_cpu_ms_per_record"] = router_ms_per_record(state)
+    found["mirror_cpu_ms_per_record"] = mirror_ms_per_record(state)
+    found["controller_cpu_ms_per_record"] = controller_ms_per_record(state)
     found.update(presences(topics, names("g", groups)))
     say(f"  logged: {json.dumps(found)}")
     return found

@@ -41,7 +41,7 @@ from kmigrate.workflow.promote.sealing import Sealer, may_come_off
 from kmigrate.workflow.promote.topic import TopicPromotion
 from kmigrate.workflow.rehearsal.cleaning import RehearsalCleaner
 
-__all__ = ["Controller", "ControllerSettings"]
+__all__ = ["Controller", "ControllerSettings", "is_moving", "is_moving_group"]
 
 _LEASE = "controller"
 _MOST_REASONS = 100
@@ -174,7 +174,7 @@ class Controller:
         """Start a task for every intent without a task; cancel tasks whose intent was taken back or forgotten."""
         self._collect()
         state = self._log.state
-        moving = state.topics_that(_is_moving)
+        moving = state.topics_that(is_moving)
         due: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             record.key: partial(self._promote, record)
             for record in moving
@@ -183,7 +183,7 @@ class Controller:
         for record in moving:
             if record.phase in ROLLING_BACK and record.key not in due:
                 due[record.key] = partial(self._roll_back, record)
-        for group in state.groups_that(_is_promoting):
+        for group in state.groups_that(is_moving_group):
             step = self._hand_over if group.phase is GroupPhase.PROMOTING else self._roll_group_back
             due[group.key] = partial(step, group)
         self._troubles = {key: why for key, why in self._troubles.items() if key in due}
@@ -254,12 +254,13 @@ class Controller:
             await handover.promote()
 
 
-def _is_moving(record: TopicRecord) -> bool:
+def is_moving(record: TopicRecord) -> bool:
     """Return whether a promote, a rollback or a seal of a topic may be under way."""
     return record.phase in PROMOTING | ROLLING_BACK or record.unsettled or record.seal is not None
 
 
-def _is_promoting(record: GroupRecord) -> bool:
+def is_moving_group(record: GroupRecord) -> bool:
+    """Return whether a promote or a rollback of a group is under way."""
     return record.phase in (GroupPhase.PROMOTING, GroupPhase.ROLLING_BACK)
 
 
