@@ -30,6 +30,7 @@ from kmigrate.workflow.controller.report_writer import ReportWriter
 from kmigrate.workflow.controller.scheduled import ScheduledPromotes
 from kmigrate.workflow.groups.following import FollowHandover
 from kmigrate.workflow.groups.handover import GroupHandover
+from kmigrate.workflow.groups.readers import ReaderLooks
 from kmigrate.workflow.groups.rollback import GroupRollback
 from kmigrate.workflow.groups.watch import GroupFigures, GroupWatch, WatchSettings
 from kmigrate.workflow.promote.closing import SourceCloser
@@ -87,6 +88,7 @@ class Controller:
         self._troubles: dict[str, str] = {}
         """Errors of the last try of promotes and handovers that are tried again, by record."""
         self._rounds = FenceRounds()
+        self._readers = ReaderLooks()
         self._tasks = TaskOwner()
         self._closer = SourceCloser(connections)
         self._late = LateWatch(connections)
@@ -224,6 +226,7 @@ class Controller:
             link.settings.straggler_window_s,
             self._progress,
             self._rounds,
+            self._readers,
             self._hooks,
         ).run()
 

@@ -5,6 +5,7 @@ A group reads the topics of its committed offsets, and of its members' assignmen
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.cluster.committed_offsets import Committed, read_all_positions
 from kmigrate.cluster.coordinators import all_answered
 from kmigrate.cluster.groups import describe_groups
-from kmigrate.errors import Refused
+from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import GroupMode, GroupPhase
 from kmigrate.model.patterns import NamePattern, chosen_groups
@@ -26,11 +27,11 @@ from kmigrate.workflow.base.plan import Finding, refuse
 __all__ = [
     "REBALANCING",
     "GroupReads",
+    "ReaderLooks",
     "group_reads",
     "read_logs",
     "readers_at",
     "reading_groups",
-    "refuse_readers",
     "settled_groups",
 ]
 
@@ -75,13 +76,53 @@ async def readers_at(cluster: ClusterClient, admin: Admin, topics: Collection[st
     return {topic: sorted(groups) for topic, groups in found.items() if groups}
 
 
-async def refuse_readers(state: State, link: str, topic: str, source: ClusterClient) -> None:
-    """Refuse a fence where a member is assigned the topic by now; commits of members that have left do not count."""
-    groups = _unpromoted(state, link)
-    described = await settled_groups(source, groups)
-    found = _waits_for(state, groups, {name: described[name].assigned for name in groups}, [topic])
-    if found:
-        raise Refused(found[0].ref, "; ".join(finding.what for finding in found))
+class ReaderLooks:
+    """Looks at the members of a source's groups; promotes that ask at the same time share a look.
+
+    A source may have thousands of groups, and a hundred topics may be fenced in a round.
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._newest: dict[str, _Look] = {}
+        """The newest look of each link."""
+
+    async def refuse(self, state: State, link: str, topic: str, source: ClusterClient) -> None:
+        """Refuse a fence where a member is assigned the topic by now; commits of members that left do not count."""
+        groups = _unpromoted(state, link)
+        described = await self._look(link, groups, source)
+        found = _waits_for(state, groups, {name: described[name].assigned for name in groups}, [topic])
+        if found:
+            raise Refused(found[0].ref, "; ".join(finding.what for finding in found))
+
+    async def _look(self, link: str, groups: Collection[str], source: ClusterClient) -> Mapping[str, GroupState]:
+        """Return what a look that began after this call has found, or raise the look's failure."""
+        called = monotonic()
+        async with self._turns.setdefault(link, asyncio.Lock()):
+            look = self._newest.get(link)
+            if look is None or look.began <= called or not look.groups.issuperset(groups):
+                look = self._newest[link] = await _Look.made(groups, source)
+        if look.failure is not None:
+            raise look.failure
+        return look.described
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a look at groups has found, or why it failed."""
+
+    began: float
+    groups: frozenset[str]
+    described: Mapping[str, GroupState]
+    failure: KmigrateError | None = None
+
+    @staticmethod
+    async def made(groups: Collection[str], source: ClusterClient) -> _Look:
+        began, names = monotonic(), frozenset(groups)
+        try:
+            return _Look(began, names, await settled_groups(source, groups))
+        except KmigrateError as error:
+            return _Look(began, names, {}, error)
 
 
 async def read_logs(

@@ -44,7 +44,7 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import LinkClusters
 from kmigrate.workflow.base.open_transactions import begun_elsewhere, refuse_lost_ids, wait_for_ends
 from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided
-from kmigrate.workflow.groups.readers import refuse_readers
+from kmigrate.workflow.groups.readers import ReaderLooks
 from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck
 from kmigrate.workflow.promote.direct_writers import direct_writers
 from kmigrate.workflow.promote.fence import (
@@ -91,6 +91,8 @@ class TopicPromotion:
     """Progress of coupled topics (F), and reasons to wait; shared by all promotes of a controller."""
     rounds: FenceRounds = field(default_factory=FenceRounds)
     """Order of the fences, shared by all promotes of a controller (I)."""
+    readers: ReaderLooks = field(default_factory=ReaderLooks)
+    """Looks at the members of groups, shared by all promotes of a controller."""
     hook: FenceHook = field(default_factory=NoHook)
     """Hook before the fence; the topic counts as not ready to its unit until the hook has ended."""
     key: str = field(init=False)
@@ -170,7 +172,7 @@ class TopicPromotion:
             return
         await self._refuse_direct_writers(record)
         await refuse_lost_ids(self.log.state, self.source, self.clusters.target, record)
-        await refuse_readers(self.log.state, self.link, self.topic, self.source)
+        await self.readers.refuse(self.log.state, self.link, self.topic, self.source)
         await rehearse(self.source, record, self.table, self.check, self._deadline(record))
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
 

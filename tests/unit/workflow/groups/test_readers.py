@@ -6,19 +6,20 @@ The tests also show to which cluster's log a committed offset belongs.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 
 from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import LATEST, LogOffset
+from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, TopicRecord, TransactionRecord
 from kmigrate.workflow.base.plan import Finding
 from kmigrate.workflow.groups import readers
-from kmigrate.workflow.groups.readers import group_reads, read_logs, reading_groups
+from kmigrate.workflow.groups.readers import ReaderLooks, group_reads, read_logs, reading_groups
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.groups.test_following import Source
 from tests.unit.workflow.promote.test_topic import LINK
@@ -86,6 +87,51 @@ def test_a_group_that_goes_on_rebalancing_is_taken_as_it_is(monkeypatch: pytest.
     monkeypatch.setattr(readers, "_REBALANCE_S", 0.0)
     source = cast("Any", Rebalancing(positions=("t",), assigned=frozenset({"read"})))
     assert asyncio.run(group_reads(source, ["g"]))["g"].topics == {"t"}
+
+
+@dataclass
+class Slow(Source):
+    """A source that describes groups when the test says so, and fails while `silent`."""
+
+    looks: int = 0
+    silent: bool = False
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def describe_groups(self, names: list[str]) -> dict[str, GroupState]:
+        self.looks += 1
+        answers = await super().describe_groups(names)
+        await self.may_answer.wait()
+        if self.silent:
+            raise Unreachable("no-answer", "the source says nothing")
+        return answers
+
+
+async def _asked_meanwhile(source: Slow, topics: list[str]) -> list[BaseException | None]:
+    """Ask about the first topic, then about the others while the first look is under way; return the refusals."""
+    looks, state = ReaderLooks(), MemoryLog(LINK, GROUP).state
+    first = asyncio.create_task(looks.refuse(state, "l", topics[0], cast("Any", source)))
+    await asyncio.sleep(0)
+    source.assigned = frozenset({"joined"})
+    others = [asyncio.create_task(looks.refuse(state, "l", topic, cast("Any", source))) for topic in topics[1:]]
+    await asyncio.sleep(0)
+    source.may_answer.set()
+    return await asyncio.gather(first, *others, return_exceptions=True)
+
+
+def test_promotes_that_ask_at_the_same_time_share_a_look_that_begins_after_they_have_asked() -> None:
+    source = Slow(assigned=frozenset({"read"}))
+    refusals = asyncio.run(_asked_meanwhile(source, ["read", "joined", "free", "joined"]))
+    assert [each and str(each).partition(":")[0] for each in refusals] == [
+        "group-not-promoted", "group-not-promoted", None, "group-not-promoted",
+    ]  # fmt: skip
+    assert source.looks == 2, "the first promote's look may be older than what the others ask about"
+
+
+def test_a_look_that_fails_fails_for_all_that_have_asked_before() -> None:
+    source = Slow(silent=True)
+    refusals = asyncio.run(_asked_meanwhile(source, ["a", "b", "c"]))
+    assert [type(each) for each in refusals] == [Unreachable] * 3
+    assert source.looks == 2
 
 
 class Ends:
