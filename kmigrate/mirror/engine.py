@@ -41,6 +41,7 @@ from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.mirror.upkeep.source_changes import Upkeep
 from kmigrate.mirror.upkeep.stops import StopKeeper
 from kmigrate.mirror.upkeep.topics import TopicMaker
+from kmigrate.mirror.upkeep.way_back_notes import NoteWriter
 from kmigrate.model.eras import Direction, Era, era_of
 from kmigrate.model.offset_map_ledger import ChunkKey, MapChunk
 from kmigrate.model.presences import FencedProgress, MirrorPresence
@@ -97,6 +98,7 @@ class MirrorEngine:
             on_move=self._moved,
             on_begin=self._assign_again,
         )
+        self._back_notes = NoteWriter(link, lambda: self._reverse.meter.lanes, lambda: self._lease.held)
         self._holes: HoleMaker | None = None
         self._gauge: DiskGauge | None = None
         self._lease_holder: LeaseHolder | None = None
@@ -214,6 +216,7 @@ class MirrorEngine:
             await together(
                 copier.run(),
                 self._reverse.run(),
+                self._back_notes.run(),
                 self._stops.run(copier.lanes),
                 DirectLog(self._link.log, self._link.name).run(copier.direct),
                 self._follow(copier),
@@ -539,7 +542,7 @@ class MirrorEngine:
     def _notes(self) -> tuple[str, ...]:
         """Return the notes that concern no single topic."""
         upkeep = self._upkeep.notes if self._upkeep is not None else ()
-        troubles = [self._reverse.trouble, *(copier.trouble for copier in self._copiers())]
+        troubles = [self._reverse.trouble, self._back_notes.trouble, *(copier.trouble for copier in self._copiers())]
         lost = target_losses(self._lanes())
         name = self._link.target.settings.name
         forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""

@@ -13,6 +13,7 @@ State:
     registered   a router that is registered in the state log
     members      marks of group members
     rehearsals   names of a rehearsal's link, shadow topics and group
+    way_back_notes  notes about a copy back, kept at the source
     eras         the direction of a topic's copy, its producer id and its first offsets
     coupling     topics and groups that transactions couple
     barrier      marks of producers at a barrier

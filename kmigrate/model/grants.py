@@ -36,7 +36,12 @@ GRANTS: tuple[Grant, ...] = (
     Grant("source", "TOPIC", "READ", "fetch records; DescribeProducers"),
     Grant("source", "TOPIC", "DESCRIBE_CONFIGS", "give the target topic the source's configs"),
     Grant("source", "GROUP", "DESCRIBE", "read committed offsets and members of mirrored groups"),
-    Grant("source", "GROUP", "READ", "keep members out of promoted groups (else they are only named)"),
+    Grant(
+        "source",
+        "GROUP",
+        "READ",
+        "keep members out of promoted groups (else they are only named); notes of copies back",
+    ),
     Grant("source", "CLUSTER", "DESCRIBE_CONFIGS", "compare the brokers' limits with the target's", CLUSTER_NAME),
     Grant("source", "CLUSTER", "DESCRIBE", "read the access rules of mirrored topics and groups", CLUSTER_NAME),
     Grant("target", "TOPIC", "CREATE", "make mirrored topics and the state log"),

@@ -1,4 +1,4 @@
-"""Known features that this version lacks, by the verb or option with which a user may ask for the feature."""
+"""Known features that this version lacks, by the verb with which a user may ask for the feature."""
 
 from __future__ import annotations
 
@@ -22,20 +22,14 @@ _REVERT = Absent("other words for a rollback", "kmigrate rollback TOPIC")
 
 ABSENT: Mapping[str, Absent] = {
     **dict.fromkeys(("revert", "failback", "demote"), _REVERT),
-    "--target-lost": Absent("rollback without the target", "a rollback needs both clusters: kmigrate rollback TOPIC"),
 }
-"""Features by verb (without `kmigrate`) and by option."""
+"""Features by verb, without `kmigrate`."""
 
 _NO_COMMAND = re.compile(r"No such command '([^']+)'")
-_NO_OPTION = re.compile(r"No such option: (--[a-z-]+)")
 
 
 def asked_for_absent(message: str, path: str) -> tuple[str, Absent] | None:
-    """Return the absent verb or option of a usage error, with its feature; typer understood `path` before the error."""
-    option = _NO_OPTION.search(message)
-    if option is not None:
-        found = ABSENT.get(option[1])
-        return (f"{path} {option[1]}", found) if found is not None else None
+    """Return the absent verb of a usage error, with its feature; typer understood `path` before the error."""
     command = _NO_COMMAND.search(message)
     if command is None:
         return None

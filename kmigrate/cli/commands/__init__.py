@@ -17,6 +17,7 @@ wait             `kmigrate wait`
 promote          `kmigrate promote`
 report           `kmigrate report`
 rollback         `kmigrate rollback`
+target_lost      `kmigrate rollback --target-lost`
 rehearse         `kmigrate rehearse`
 offsets          `kmigrate offsets`
 verify           `kmigrate verify`

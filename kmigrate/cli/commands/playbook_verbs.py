@@ -48,6 +48,8 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 
 _LEFT_OUT = frozenset({"plan", "yes", "follow", "interval", "print-acls"})
 """Flags of a call by hand: a playbook has its own --plan and --yes, and a step has an end."""
+_BY_HAND: Mapping[str, frozenset[str]] = {"rollback": frozenset({"target-lost", "source", "out"})}
+"""Flags of a verb that a step cannot have: no playbook runs without its target."""
 _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "link alter": ("set",),
     "link create": ("name", "source"),
@@ -83,7 +85,7 @@ def _fields(verb: str, call: Callable[..., Any]) -> Fields:
     made: dict[str, Field] = {}
     for parameter in list(inspect.signature(call, eval_str=True).parameters.values())[1:]:
         key = parameter.name.rstrip("_").replace("_", "-")
-        if key not in _LEFT_OUT:
+        if key not in _LEFT_OUT | _BY_HAND.get(verb, frozenset()):
             made[key] = dataclasses.replace(_field(parameter), required=key in _REQUIRED.get(verb, ()))
     return made
 

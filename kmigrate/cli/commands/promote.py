@@ -40,7 +40,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.verbs.schedule import schedule_text
 
-__all__ = ["Holds", "app", "flip_json", "longest_holds", "promote"]
+__all__ = ["Holds", "app", "flip_json", "longest_holds", "promote", "report_line"]
 
 app = typer.Typer()
 
@@ -324,7 +324,17 @@ def flip_json(record: TopicRecord, flipped_ms: int, holds: dict[int, float]) -> 
         "fence_to_flip_ms": flipped_ms - record.fenced_ms,
         "router_hold_ms": {str(partition): round(held, 3) for partition, held in sorted(holds.items())},
         "router_hold_max_ms": round(max(holds.values()), 3) if holds else None,
+        "report": _report_command(record),
     }
+
+
+def report_line(records: list[TopicRecord]) -> Text:
+    """Return the line that names the commands of the topics' reports."""
+    return Text(f"reports, in two seconds: {'; '.join(map(_report_command, records))}", style="dim")
+
+
+def _report_command(record: TopicRecord) -> str:
+    return advised("report show", record.link, record.topic)
 
 
 def _sealed(record: TopicRecord) -> Text:
@@ -348,4 +358,5 @@ def _view(records: list[TopicRecord], holds: Holds) -> RenderableType:
             f"{max(held.values()):.1f} ms" if held else "nothing was held",
             ", ".join(f"{p}:{b.offset:,}" for p, b in sorted(record.barrier.items())),
         )
-    return Group(made, *(_sealed(record) for record in records if record.seal is not None))
+    sealed = (_sealed(record) for record in records if record.seal is not None)
+    return Group(made, *sealed, report_line(records))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +13,8 @@ from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import LagThreshold, Link, NoWait, PlanOnly, Timeout, Topics, Yes
 from kmigrate.cli.base.output import Answer
 from kmigrate.cli.base.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, need_mirror, watched
-from kmigrate.cli.commands.promote import Holds, flip_json, longest_holds
+from kmigrate.cli.commands.promote import Holds, flip_json, longest_holds, report_line
+from kmigrate.cli.commands.target_lost import report_target_lost
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.tables import phase_text, table
 from kmigrate.model.records import RollbackTerms, TopicRecord
@@ -34,6 +36,16 @@ async def rollback(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Take back a rollback that waits for its fence: topics stay promoted.")
     ] = False,
+    target_lost: Annotated[
+        bool,
+        typer.Option("--target-lost", help="The target is gone: report what the source holds, and change nothing."),
+    ] = False,
+    source: Annotated[
+        str | None, typer.Option("--source", help="With --target-lost: the source (else the only other cluster).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="With --target-lost: write the JSON to a file, too.")
+    ] = None,
     timeout: Timeout = 300.0,
     no_wait: NoWait = False,
     plan: PlanOnly = False,
@@ -43,7 +55,11 @@ async def rollback(
 
     Fence, drain, barrier, flip: writes through the router are held for some milliseconds and then go to the source.
     The topics are mirrored again afterwards, and can be promoted again. Needs the way back that the promote opened.
+    With --target-lost, where no broker of the target answers and all routers are stopped: says up to which offset the
+    source is complete, what is missing, and what to do.
     """
+    if target_lost:
+        return await report_target_lost(call, topics or (), link, source, out)
     topics = call.required_list(topics, "TOPIC", "the topics to roll back")
     async with call.connections() as connections:
         record = verbs.resolve_link(connections.log.state, call.link(link))
@@ -86,4 +102,4 @@ def _view(records: list[TopicRecord], holds: Holds) -> RenderableType:
             f"{max(held.values()):.1f} ms" if held else "nothing was held",
             ", ".join(f"{p}:{offset:,}" for p, offset in sorted(record.resumed.items())),
         )
-    return made
+    return Group(made, report_line(records))

@@ -25,6 +25,7 @@ from kmigrate.workflow.status.group_detail import MemberDetail, PartitionDetail
 from kmigrate.workflow.status.progress import GroupProgress, TopicProgress
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, TopicStatus
 from kmigrate.workflow.status.stragglers import Passing
+from kmigrate.workflow.verbs.target_lost import GroupAtSource, PartitionAtSource
 
 __all__ = [
     "COMMANDS",
@@ -118,6 +119,7 @@ __all__ = [
     "SandboxUp",
     "ShippedPlaybook",
     "Snapshot",
+    "SourcePartition",
     "StatusProgress",
     "Step",
     "StepEnded",
@@ -125,6 +127,7 @@ __all__ = [
     "StepStarted",
     "Stopped",
     "Stragglers",
+    "TargetLost",
     "TopicList",
     "TopicMirror",
     "TopicShow",
@@ -282,6 +285,8 @@ class PromotedTopic(TopicState):
     """longest time that a request was held, by partition"""
     router_hold_max_ms: float | None
     """the longest of these times; null if no request was held"""
+    report: str
+    """the command that shows the report, two seconds after the flip"""
 
 
 class Promote(Plan):
@@ -357,12 +362,40 @@ class RolledBackTopic(TopicState):
     """longest time that a request was held, by partition"""
     router_hold_max_ms: float | None
     """the longest of these times; null if no request was held"""
+    report: str
+    """the command that shows the report, two seconds after the flip"""
 
 
 class Rollback(Plan):
     """The plan, and the topics once they are rolled back."""
 
     topics: NotRequired[list[RolledBackTopic]]
+
+
+class SourcePartition(TypedDict):
+    """What the source holds of one partition."""
+
+    complete: bool
+    """true if the source is known to lack nothing that the target was known to hold"""
+
+
+class TargetLost(TypedDict):
+    """What the source holds once the target is gone (`rollback --target-lost`)."""
+
+    at_ms: int
+    link: str
+    source: str
+    targets: list[str]
+    """the clusters that did not answer"""
+    clients_bootstrap: str
+    """the addresses that clients get"""
+    complete: bool
+    """true if each partition is complete"""
+    partitions: list[SourcePartition]
+    groups: list[GroupAtSource]
+    more_groups: int
+    """number of further promoted groups that the notes do not name"""
+    findings: list[Finding]
 
 
 class LinkFinish(Plan):
@@ -1313,7 +1346,7 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
     "report list": (ReportList,),
     "report show": (Report,),
     "report export": (ReportExport,),
-    "rollback": (Rollback,),
+    "rollback": (Rollback, TargetLost),
     "rehearse": (Plan, Rehearsal, NeededRights),
     "status": (Snapshot,),
     "stragglers": (Stragglers,),
@@ -1359,5 +1392,6 @@ MERGED: Mapping[type, tuple[type, ...]] = {
     Forecast: (TopicForecast,),
     Report: (ReportRecord,),
     RehearsalResult: (Rehearsed,),
+    SourcePartition: (PartitionAtSource,),
 }
 """Dataclasses whose fields a document has beside its own."""

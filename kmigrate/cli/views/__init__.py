@@ -9,6 +9,7 @@ routers       limits of routers, and clients that are still connected
 plans         plans and findings
 acls          the rights that kmigrate needs, and `kafka-acls.sh` commands
 bulk          a bulk copy
+target_lost   what the source holds once the target is gone
 rehearsals    the outcome of a rehearsal
 reports       reports of promotes and rollbacks
 migration     the report of a judged migration

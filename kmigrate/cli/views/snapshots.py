@@ -176,13 +176,19 @@ _STYLES = {Need.PERSON: "red", Need.WAITS: "yellow"}
 
 
 def _note(topic: TopicStatus, now_ms: int) -> Text:
-    """Return the reason for attention; without a reason, accepted losses or the longest hold of the last fence."""
+    """Return the reason for attention; without a reason, losses or the longest hold, and the lag of the copy back."""
     attention = topic_attention(topic, now_ms)
     if attention.reason:
         return Text(attention.reason, style=_STYLES.get(attention.need, ""))
     losses = [f"partition {p.partition}: {_losses(p)}" for p in topic.partitions if p.losses]
     held = max((p.hold_ms for p in topic.partitions), default=-1.0)
-    return Text("; ".join(losses) or (f"held {held:.1f} ms" if held >= 0 else ""), style="dim")
+    past = "; ".join(losses) or (f"held {held:.1f} ms" if held >= 0 else "")
+    back = f"way back {lag_text(_back_lag(topic))} behind" if topic.way_back == "open" else ""
+    return Text("; ".join(filter(None, (past, back))), style="dim")
+
+
+def _back_lag(topic: TopicStatus) -> Lag:
+    return Lag(topic.way_back_lag, -1, topic.way_back_lag_seconds)
 
 
 def direct_rows(topic: TopicStatus, now_ms: int) -> RenderableType:
@@ -240,7 +246,7 @@ def _way_back(topic: TopicStatus) -> str:
     """Return the state of a topic's way back, and how far the copy to the source is behind."""
     if not topic.way_back:
         return ""
-    lag = f", {topic.way_back_lag:,} records behind" if topic.way_back_lag >= 0 else ""
+    lag = f", {lag_text(_back_lag(topic))} records behind" if topic.way_back == "open" else ""
     return f"; way back: {topic.way_back}{lag}"
 
 

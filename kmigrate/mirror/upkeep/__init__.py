@@ -11,5 +11,6 @@ source_changes     partitions, configs and ACLs that follow the source
 acls               ACLs of mirrored topics and groups on the target
 patterns           topics and groups that match an expression of the link
 stops              each process's stopped partitions, written into the topics' records
+way_back_notes     notes about copies back, kept at the source for the loss of the target
 direct_writer_log  each process's direct writers, written into the state log
 """

@@ -175,12 +175,17 @@ function topicRow([topic, phase, paused, ...rest]) {
   return el("tr", {}, nameCell("Topic", topic), phaseCell(phase, paused ? "paused" : ""), ...labels.map((label, i) => number(label, rest[i])), why(rest[5]));
 }
 
+const lagText = (records, seconds) => count(records) + (known(seconds) && records > 0 ? ` · ${span(seconds)}` : "");
+
+// The copy that keeps the source complete while the topic can be rolled back.
+const backText = (topic) => (topic.way_back === "open" ? `back: ${lagText(topic.way_back_lag, topic.way_back_lag_seconds)}` : "");
+
 function topicModel(topic, progress) {
-  const lag = count(topic.lag) + (known(topic.lag_seconds) && topic.lag > 0 ? ` · ${span(topic.lag_seconds)}` : "");
-  const promoted = topic.phase === "promoted";
+  const promoted = topic.phase === "promoted" || ROLLING_BACK.includes(topic.phase);
+  const lag = promoted ? backText(topic) : lagText(topic.lag, topic.lag_seconds);
   const verified = known(topic.unverified) ? (topic.unverified ? `${count(topic.unverified)} to go` : "all") : "";
   return [
-    topic.topic, topic.phase, topic.paused, promoted ? "" : lag, promoted ? "" : percent(progress.copied),
+    topic.topic, topic.phase, topic.paused, lag, promoted ? "" : percent(progress.copied),
     count(promoted ? progress.written_per_s : progress.copied_per_s), promoted ? "" : left(progress), verified, topic.attention.reason,
   ];
 }

@@ -16,6 +16,7 @@ from kmigrate.model.grants import CLUSTER_NAME, Grant, GrantUse, grants_of
 from kmigrate.model.ids import OWN_PREFIX
 from kmigrate.model.rights import Rights, Standing
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.model.way_back_notes import NOTES_PREFIX
 from kmigrate.state.topics import MAP_TOPIC, PRESENCE_TOPIC, STATE_TOPIC
 from kmigrate.workflow.base.plan import Finding, ok, warn
 
@@ -120,4 +121,6 @@ def needed_permissions(grants: Iterable[Grant], topics: Sequence[str], groups: S
         found += [Permission(grant.resource, name, grant.operation, grant.prefixed) for name in named or (grant.name,)]
         if named and (grant.side, grant.resource, grant.without) == ("target", "TOPIC", ""):
             found.append(Permission("TOPIC", OWN_PREFIX, grant.operation, prefixed=True))
+        if named and (grant.side, grant.resource, grant.operation) == ("source", "GROUP", "READ"):
+            found.append(Permission("GROUP", NOTES_PREFIX, grant.operation, prefixed=True))
     return found

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from kmigrate.model.presences import MirrorPresence
-from kmigrate.model.records import LateWrites, SourceAccess
+from kmigrate.model.lag import lag_of
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import LateWrites, SourceAccess, TopicRecord
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.verified import standing
 from kmigrate.observe.distributions import Histogram
@@ -70,6 +71,12 @@ _WAY_BACK_LAG = Metric(
     "Records that the target has and the source lacks while the way back is open; no sample without a report.",
     _TOPIC,
 )
+_WAY_BACK_SECONDS = Metric(
+    "kmigrate_way_back_lag_seconds",
+    Kind.GAUGE,
+    "Age of the oldest of these records, at most; 0 for none.",
+    _TOPIC,
+)
 _TOPIC_PHASE = Metric("kmigrate_topic_phase", Kind.GAUGE, "1 for the phase that a topic is in.", (*_TOPIC, "phase"))
 _TOPIC_AGE = Metric("kmigrate_topic_phase_seconds", Kind.GAUGE, "Time since the topic entered its phase.", _TOPIC)
 _GROUP_PHASE = Metric("kmigrate_group_phase", Kind.GAUGE, "1 for the phase that a group is in.", (*_GROUP, "phase"))
@@ -115,6 +122,7 @@ METRICS: tuple[Metric, ...] = (
     _CLOSED,
     _WAY_BACK,
     _WAY_BACK_LAG,
+    _WAY_BACK_SECONDS,
 )
 
 
@@ -159,6 +167,7 @@ def show_controller(registry: Registry, log: StateLog, timeline: Timeline) -> No
     registry.add(_CLOSED, partial(_closed, log))
     registry.add(_WAY_BACK, partial(_way_backs, log))
     registry.add(_WAY_BACK_LAG, partial(_way_back_lags, log))
+    registry.add(_WAY_BACK_SECONDS, partial(_way_back_ages, log))
 
 
 def _age_s(log: StateLog, since_ms: int) -> float:
@@ -201,8 +210,26 @@ def _way_backs(log: StateLog) -> Iterator[Sample]:
 
 
 def _way_back_lags(log: StateLog) -> Iterator[Sample]:
+    for record, seen in _copied_back(log):
+        yield (record.link, record.topic), sum(map(_behind, seen))
+
+
+def _way_back_ages(log: StateLog) -> Iterator[Sample]:
+    now = log.now_ms()
+    for record, seen in _copied_back(log):
+        ages = [lag_of(_behind(each), each.pace, now).seconds for each in seen]
+        if min(ages) >= 0:
+            yield (record.link, record.topic), max(ages)
+
+
+def _copied_back(log: StateLog) -> Iterator[tuple[TopicRecord, list[PartitionProgress]]]:
+    """Return the topics with an open way back whose copies all report the target's end."""
     reports = log.alive(MirrorPresence)
     for record in log.state.topics():
-        seen = progress_of(log.state, record, reports) if record.copied_back else {}
-        if seen and all(each.source_end >= 0 for each in seen.values()):
-            yield (record.link, record.topic), sum(max(0, each.source_end - each.position) for each in seen.values())
+        seen = list(progress_of(log.state, record, reports).values()) if record.copied_back else []
+        if seen and all(each.source_end >= 0 for each in seen):
+            yield record, seen
+
+
+def _behind(seen: PartitionProgress) -> int:
+    return max(0, seen.source_end - seen.position)

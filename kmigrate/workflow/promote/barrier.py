@@ -10,8 +10,10 @@ The same holds for the marks of the flip before: a producer that has been silent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
 from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
@@ -28,11 +30,28 @@ from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 
-__all__ = ["BarrierTable", "FinalCheck"]
+__all__ = ["BarrierTable", "FinalCheck", "in_time"]
+
+_LAST_ANSWER_S = 1.0
+_Answer = TypeVar("_Answer")
 
 _Marks = dict[int, tuple[ProducerMark, ...]]
 """Producer marks by partition."""
 _Ends = Mapping[tuple[str, int], LogOffset]
+
+
+async def in_time(asking: Coroutine[Any, Any, _Answer], client: ClusterClient, deadline: float) -> _Answer:
+    """Return a cluster's answer; a cluster that is silent until the fence's deadline is refused by name.
+
+    A request waits longer for its answer than writers may wait behind a fence. A question that is repeated until the
+    deadline has time for its last answer.
+    """
+    try:
+        async with asyncio.timeout(max(_LAST_ANSWER_S, deadline - monotonic())):
+            return await asking
+    except TimeoutError:
+        what = f"cluster {client.settings.name} has not answered within the fence timeout"
+        raise Refused("cluster-silent", what) from None
 
 
 class BarrierTable:
@@ -121,18 +140,21 @@ class FinalCheck:
     """The cluster that took the writes before the fence: a promote's source, a rollback's target."""
     copy: ClusterClient
 
-    async def refresh(self) -> None:
-        await together(self.written.refresh([self.topic]), self.copy.refresh([self.topic]))
+    async def refresh(self, deadline: float) -> None:
+        await together(*(in_time(each.refresh([self.topic]), each, deadline) for each in (self.written, self.copy)))
 
-    async def ends(self, record: TopicRecord) -> tuple[_Ends, _Ends]:
+    async def ends(self, record: TopicRecord, deadline: float) -> tuple[_Ends, _Ends]:
         """Return the log ends of both clusters; the written cluster's ends are confirmed by all replicas."""
         keys = record.topic_partitions
-        return await together(witnessed_ends(self.written, keys), self.copy.log_ends(keys))
+        return await together(
+            in_time(witnessed_ends(self.written, keys), self.written, deadline),
+            in_time(self.copy.log_ends(keys), self.copy, deadline),
+        )
 
     async def run(self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float) -> dict[int, int]:
         """Return the copy's ends at the barrier; `wanted` returns by partition where the copy's log must end."""
         tries = Backoff(0.005, within_s=deadline - monotonic())
-        _, ends = await together(self.refresh(), self.ends(record))
+        _, ends = await together(self.refresh(deadline), self.ends(record, deadline))
         self._refuse_partitions(record)
         while True:
             written_ends, copy_ends = ends
@@ -149,7 +171,7 @@ class FinalCheck:
             await self.copy.refresh([self.topic])
             ref = "source-not-at-barrier" if record.at_target else "target-not-at-barrier"
             await tries.pause(Refused(ref, elsewhere[0]))
-            ends = await self.ends(record)
+            ends = await self.ends(record, deadline)
 
     def _refuse_partitions(self, record: TopicRecord) -> None:
         """Refuse partitions added since the fence: they are not copied, and keys would change their partition."""

@@ -18,7 +18,7 @@ from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.running import registered_routers
-from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck
+from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck, in_time
 
 __all__ = [
     "ends_after_drain",
@@ -64,7 +64,7 @@ async def ends_after_drain(
     """Return the log ends of the cluster that took the writes; read again while a leader is away."""
     tries = Backoff(0.01, within_s=deadline - monotonic())
     while True:
-        ends = await witnessed_ends(client, record.topic_partitions)
+        ends = await in_time(witnessed_ends(client, record.topic_partitions), client, deadline)
         refuse_unwitnessed(client, ends)
         away = [f"{topic}-{partition}" for (topic, partition), end in ends.items() if end.error]
         if not away:
@@ -77,8 +77,8 @@ async def rehearse(
     client: ClusterClient, record: TopicRecord, table: BarrierTable, check: FinalCheck, deadline: float
 ) -> None:
     """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""
-    questions = together(check.ends(record), client.describe_producers(record.topic_partitions))
-    _, ((witnessed, _), _) = await together(check.refresh(), questions)
+    questions = together(check.ends(record, deadline), client.describe_producers(record.topic_partitions))
+    _, ((witnessed, _), _) = await together(check.refresh(deadline), questions)
     refuse_unwitnessed(client, witnessed)
     ends = await client.list_offsets(dict.fromkeys(record.topic_partitions, LATEST))
     readable = {key: end for key, end in ends.items() if not end.error}

@@ -19,7 +19,7 @@ from kmigrate.cluster.committed_offsets import CommittedOffset
 from kmigrate.cluster.log_probes import look_ahead
 from kmigrate.model.lag import UNPACED, Lag, Pace, lag_of
 from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET
-from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.base.connections import Connections
@@ -34,6 +34,7 @@ __all__ = [
     "lags_of",
     "lost_beginning",
     "padding_left",
+    "way_back_seconds",
 ]
 
 Key = tuple[str, int]
@@ -80,6 +81,15 @@ def _behind(record: TopicRecord, source_end: int, target_end: int) -> int:
     # unknown, too, if the copy holds records that the source does not hold
     unknown = source_end < 0 or target_end < 0 or target_end > source_end
     return -1 if unknown else source_end - target_end
+
+
+def way_back_seconds(progress: Mapping[int, PartitionProgress], behind: int) -> float:
+    """Return the age of the oldest record that a copy back lacks, by its owners' reports; −1 where unknown."""
+    if behind <= 0 or not progress:
+        return 0.0 if behind == 0 else -1.0
+    now = now_ms()
+    lags = [lag_of(max(0, each.source_end - each.position), each.pace, now) for each in progress.values()]
+    return max(each.seconds for each in lags)
 
 
 def lost_beginning(record: TopicRecord, key: Key, on_target: Offsets, on_source: Offsets) -> str:

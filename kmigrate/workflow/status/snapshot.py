@@ -49,7 +49,7 @@ from kmigrate.workflow.groups.withheld import WithheldTopic, withheld_topics
 from kmigrate.workflow.promote.direct_writers import seen_direct_writers
 from kmigrate.workflow.promote.late_findings import LateFound, late_of, with_unread
 from kmigrate.workflow.status.group_figures import GroupFigures, ask_groups
-from kmigrate.workflow.status.lags import Offsets, lags_of, lost_beginning
+from kmigrate.workflow.status.lags import Offsets, lags_of, lost_beginning, way_back_seconds
 from kmigrate.workflow.status.missing_credentials import MissingCredential, missing_credentials
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "group_status", "snapshot"]
@@ -126,6 +126,8 @@ class TopicStatus:
     """State of a promoted topic's way back: open, or ended: with the reason; '' for a topic without a way back."""
     way_back_lag: int = -1
     """Records that the target has and the source lacks while the way back is open; −1 where unknown."""
+    way_back_lag_seconds: float = -1.0
+    """Age of the oldest of these records, at most; 0 for none, −1 where unknown."""
 
     @property
     def promoted(self) -> bool:
@@ -504,7 +506,8 @@ class _LinkLook:
             on_late=record.on_late,
             source_closed=_source_access(record),
             way_back=_way_back(record),
-            way_back_lag=self._way_back_lag(record),
+            way_back_lag=(behind := self._way_back_lag(record)),
+            way_back_lag_seconds=way_back_seconds(progress, behind) if record.copied_back else -1.0,
         )
 
     def _way_back_lag(self, record: TopicRecord) -> int:

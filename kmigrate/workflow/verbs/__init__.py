@@ -7,6 +7,7 @@ A verb asks clusters only what its guards need. A repeated verb whose effect sta
     mirror           mirror topics, the engine of a copy, copies with fewer replicas
     way_back         what the way back of a promote needs, and its end
     rollback         roll topics back, `rollback --cancel`
+    target_lost      what the source holds once the target is gone
     promote          promote topics, `promote --cancel`, findings about direct writers
     schedule         promotes at a later time, and their release
     creatable        whether the target takes the topics

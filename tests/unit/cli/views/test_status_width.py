@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from kmigrate.cli.views.snapshots import snapshot_view
+from kmigrate.cli.views.snapshots import snapshot_view, topic_detail
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.workflow.status.snapshot import PartitionStatus, Snapshot, TopicStatus
 from tests.fakes.snapshots import estate
@@ -31,6 +31,29 @@ def test_each_cell_is_whole_and_each_note_is_told(width: int) -> None:
     assert [word for word in ("mirroring", "2,012,317", "2,012,315", "3,313", "identical") if word not in words] == []
     assert _STOP in " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= width
+
+
+def test_a_promoted_topic_shows_how_far_its_copy_back_is_behind() -> None:
+    part = PartitionStatus(0, 0, 100, 0, 112, 0, "", -1.0)
+    topic = TopicStatus(
+        "l",
+        "t",
+        TopicPhase.PROMOTED,
+        0,
+        "",
+        "identical",
+        (part,),
+        way_back="open",
+        way_back_lag=12,
+        way_back_lag_seconds=0.3,
+    )
+    console = Console(width=200)
+    with console.capture() as said:
+        console.print(snapshot_view(Snapshot(0, 0, (), (topic,), (), (), frozenset(), (), ())))
+        console.print(topic_detail(topic, 0))
+    text = said.get()
+    assert "way back 12 (0.3 s) behind" in text
+    assert "way back: open, 12 (0.3 s) records behind" in text
 
 
 def test_of_very_many_topics_those_that_need_attention_have_rows_and_the_others_are_counted() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kmigrate.errors import Unreachable
+from kmigrate.model.acl_commands import Permission
 from kmigrate.model.grants import CLUSTER_NAME, GRANTS, OPTIONAL_GRANTS, GrantUse, grants_of
 from kmigrate.model.rights import ALL_OPERATIONS, HIDDEN, NOT_REPORTED, Operations, Rights
 from kmigrate.model.security import Login, Security
@@ -123,3 +124,10 @@ def test_acls_for_named_topics_include_kmigrates_own_topics_at_the_target_alone(
     assert ("TOPIC", "__kmigrate_", "WRITE", True) in permissions("target", ("orders",))
     assert ("TOPIC", "orders", "WRITE", False) in permissions("target", ("orders",))
     assert not [each for each in permissions("source", ("orders",)) if each[1].startswith("__")]
+
+
+@pytest.mark.parametrize(("side", "expected"), [("source", True), ("target", False)])
+def test_acls_for_named_groups_include_the_notes_of_copies_back_at_the_source_alone(side: str, expected: bool) -> None:
+    found = needed_permissions(grants_of(side, GrantUse()), (), ("billing",))
+    assert (Permission("GROUP", "kmigrate-way-back-", "READ", prefixed=True) in found) is expected
+    assert Permission("GROUP", "billing", "READ") in found

@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
+from kmigrate.model.lag import Pace
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import (
+    AssignmentRecord,
+    ClusterRef,
+    GroupRecord,
+    LeaseRecord,
+    LinkRecord,
+    TopicRecord,
+    WayBack,
+)
 from kmigrate.model.verified import Looked, grown
 from kmigrate.observe.registry import Registry, exposition
 from kmigrate.workflow.controller.metrics import show_controller
@@ -82,3 +92,29 @@ def test_a_check_that_found_a_difference_has_no_verified_offset(monkeypatch: pyt
     shown.put(grown(equal, LINK, TOPIC, {1: Looked(0, 90, False)}, 2_000))
     assert list(shown.scrape().series("kmigrate_verified_offset", partition="1")) == []
     assert shown.scrape().value("kmigrate_verified_offset", **OF_TOPIC, partition="0") == 70
+
+
+def test_the_lag_of_a_copy_back_is_shown_in_records_and_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown()
+    monkeypatch.setattr(shown.log, "now_ms", lambda: 9_000)
+    shown.put(LeaseRecord("mirror/blue", "m", 1), AssignmentRecord("blue", 2, ("m",), {"orders": (0, 0)}))
+    back = replace(TOPIC, phase=TopicPhase.PROMOTED, way_back=WayBack({0: 5, 1: 5}))
+    shown.put(back)
+    assert shown.scrape().value("kmigrate_way_back_open", **OF_TOPIC) == 1
+    assert shown.scrape().series("kmigrate_way_back_lag_seconds") == {}, "no report yet"
+
+    def report(*partitions: PartitionProgress) -> Exposition:
+        shown.log.say(MirrorPresence("m", "blue", 100, True, 500, {"orders": dict(enumerate(partitions))}))
+        return shown.scrape()
+
+    level = PartitionProgress(20, 20, 20)
+    seen = report(level, PartitionProgress(10, 17, 17, pace=Pace(7_500, 0.0)))
+    assert seen.value("kmigrate_way_back_lag_records", **OF_TOPIC) == 7
+    assert seen.value("kmigrate_way_back_lag_seconds", **OF_TOPIC) == 1.5
+    assert report(level, level).value("kmigrate_way_back_lag_seconds", **OF_TOPIC) == 0
+    seen = report(level, PartitionProgress(10, 17, 17))
+    assert seen.value("kmigrate_way_back_lag_records", **OF_TOPIC) == 7
+    assert seen.series("kmigrate_way_back_lag_seconds") == {}, "the age of the next record is unknown"
+    shown.put(replace(back, way_back=WayBack({0: 5, 1: 5}, ended="a foreign record")))
+    assert shown.scrape().value("kmigrate_way_back_open", **OF_TOPIC) == 0
+    assert shown.scrape().series("kmigrate_way_back_lag_records") == {}

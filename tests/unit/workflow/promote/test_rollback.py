@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.model.routes import Serve, id_shift, routing_table
 from kmigrate.workflow.base.connections import LinkClusters
-from kmigrate.workflow.promote import transactions
+from kmigrate.workflow.promote import barrier, transactions
 from kmigrate.workflow.promote.rollback import TopicRollback, rolled_back
 from tests.fakes.scripted_cluster import KEYS, FakeAdmin, FakeCluster, FakeRecent
 from tests.fakes.state_log import MemoryLog
@@ -207,6 +208,33 @@ def test_a_failed_guard_leaves_the_topic_promoted_with_the_reason(trouble: dict[
     assert record.way_back.open
     assert (record.way_back.terms, record.way_back.barrier, record.barrier) == (None, {}, PENDING.barrier)
     assert (record.generation, record.promoted_ms) == (0, 5)
+
+
+@dataclass
+class SilentCluster(FakeCluster):
+    """A cluster that falls silent after some questions about log ends."""
+
+    answers: int = 0
+
+    async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:
+        if self.asked >= self.answers:
+            await asyncio.Event().wait()
+        return await super().log_ends(keys)
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_a_source_that_does_not_answer_in_time_is_named_and_the_topic_stays_promoted(
+    monkeypatch: pytest.MonkeyPatch, answers: int
+) -> None:
+    """The source falls silent before the fence, or at the last check behind the fence."""
+    monkeypatch.setattr(barrier, "_LAST_ANSWER_S", 0.0)
+    silent = SilentCluster(settings=SimpleNamespace(name="old"), answers=answers)
+    stage = Stage(source=silent)
+    record = ended(stage)
+    assert record.phase is TopicPhase.PROMOTED
+    assert record.way_back is not None
+    assert record.way_back.reason == "cluster-silent: cluster old has not answered within the fence timeout"
+    assert (TopicPhase.ROLLBACK_FENCED in stage.phases) is bool(answers)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import TopicRecord
 from kmigrate.workflow.status import lags as lags_module
-from kmigrate.workflow.status.lags import lags_of
+from kmigrate.workflow.status.lags import lags_of, way_back_seconds
 from kmigrate.workflow.status.snapshot import PartitionStatus, Snapshot, TopicStatus
 
 NOW = 1_000_000
@@ -80,3 +80,11 @@ def test_a_topic_sums_what_can_be_summed_and_is_as_late_as_its_latest_partition(
     told = [[t["lag"], t["lag_bytes"], t["lag_seconds"]] for t in shot.as_json()["topics"]]
     assert told == [[10, 100, 9.0], [10, -1, -1.0]]
     assert shot.as_json()["topics"][0]["partitions"][1]["lag_seconds"] == 9.0
+
+
+def test_a_copy_back_is_as_late_as_its_latest_partition() -> None:
+    late, level = PartitionProgress(10, 17, pace=Pace(NOW - 2_000, 0.0)), PartitionProgress(20, 20)
+    assert way_back_seconds({0: level, 1: late}, 7) == 2
+    assert way_back_seconds({0: level}, 0) == 0
+    assert way_back_seconds({0: level}, -1) == -1
+    assert way_back_seconds({}, 7) == -1, "no mirror reports"

@@ -1,0 +1,288 @@
+"""`rollback --target-lost`: what the source holds once the target is gone, from the source alone.
+
+The state log is lost with the target. The facts come from the notes that the mirrors have kept at the source
+(`kmigrate.model.way_back_notes`), and from the source's logs. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset, api_versions
+from kmigrate.cluster.committed_offsets import read_all_positions, read_positions
+from kmigrate.cluster.coordinators import answered
+from kmigrate.cluster.fetch import fetch_one
+from kmigrate.cluster.transactions import OpenTransaction, open_transactions
+from kmigrate.errors import KmigrateError, Refused, Unreachable
+from kmigrate.model.nearest import name_hint
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.model.way_back_notes import NoteState, WayBackNote, decode_note, notes_group
+from kmigrate.net.clock import sleep
+from kmigrate.net.tasks import together
+from kmigrate.protocol.api import ApiKey
+from kmigrate.protocol.codes import row
+from kmigrate.protocol.hot import FetchPartition
+from kmigrate.records.batch import walk
+from kmigrate.workflow.base.bootstraps import host_and_port, takes_connections
+from kmigrate.workflow.base.connections import reach
+from kmigrate.workflow.base.plan import Finding, Plan, refuse, warn
+
+__all__ = [
+    "GroupAtSource",
+    "PartitionAtSource",
+    "SourceFindings",
+    "examine_source",
+    "read_notes",
+    "refuse_living_target",
+    "router_findings",
+]
+
+_ANSWER_S = 3.0
+"""Longest wait for an answer at the address of a router."""
+_SETTLE_S = 1.0
+"""Time between two looks at the source's log ends: a copy that goes on writes something by then."""
+_AT_ONCE = 8
+_READ_BYTES = 1 << 20
+
+Key = tuple[str, int]
+"""A topic and a partition."""
+Notes = dict[Key, WayBackNote]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAtSource:
+    """What the source holds of one partition that had gone to the target."""
+
+    topic: str
+    partition: int
+    state: NoteState
+    """State of the way back when its note was written."""
+    reason: str
+    """Reason why the way back had ended, or why the copy had stopped; or ''."""
+    complete_to: int
+    """Up to this offset the source holds all that the target held."""
+    source_end: int
+    """The source's log end."""
+    target_end: int
+    """Last known log end of the target; −1 if unknown."""
+    target_end_ms: int
+    """Time of this log end, by the mirror's clock; 0 if unknown."""
+    missing: int
+    """Offsets that the target held by then and the source lacks; −1 if unknown."""
+    complete_ms: int
+    """All that the target held at this time is at the source, by the mirror's clock; 0 if unknown."""
+    foreign: str = ""
+    """First batch at the source that the copy back has not written, in words; or ''."""
+    waits_for: OpenTransaction | None = None
+    """Transaction at the source that hides all later records from read_committed readers."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the source is known to lack nothing that the target was known to hold."""
+        return self.state is not NoteState.ENDED and self.missing == 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAtSource:
+    """The committed offsets of a promoted group that the source has: those of the group's promote."""
+
+    group: str
+    promoted_ms: int
+    offsets: Mapping[str, Mapping[int, int]]
+    """Committed offsets at the source, by topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFindings:
+    """What the source holds of a link's topics that had gone to the target."""
+
+    link: str
+    partitions: tuple[PartitionAtSource, ...]
+    groups: tuple[GroupAtSource, ...]
+    more_groups: int
+    """Number of further promoted groups whose names no note has."""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        return all(each.is_complete for each in self.partitions)
+
+
+async def read_notes(source: ClusterClient, link: str, topics: Collection[str]) -> Notes:
+    """Return a link's notes about these topics, or about all topics; refuse where a topic has no note."""
+    positions = await read_positions(source, notes_group(link), stable=False)
+    found = {key: decode_note(each.offset, each.metadata) for key, each in positions.items()}
+    notes = {key: note for key, note in found.items() if note is not None}
+    names = sorted({topic for topic, _ in notes})
+    unnoted = [topic for topic in topics if topic not in names]
+    if not notes or unnoted:
+        name = source.settings.name
+        about = f"topic {', '.join(unnoted)}{name_hint(unnoted[0], names)}" if notes else f"link {link}"
+        raise Refused(
+            "no-way-back-note",
+            f"source {name} has no note about a copy back of {about}",
+            still_true=f"nothing was changed; source {name} holds each topic up to its promote",
+            next_step="a topic has notes from its promote until a week after the mirrors have ended, "
+            "if it has a way back; --link and --source choose others",
+        )
+    return {key: note for key, note in sorted(notes.items()) if not topics or key[0] in topics}
+
+
+async def refuse_living_target(target: ClusterSettings) -> None:
+    """Refuse while a broker of the target answers: `rollback` then loses nothing."""
+    async with ClusterClient(target) as client:
+        try:
+            await reach(client)
+        except Unreachable:
+            return
+        except KmigrateError as error:  # an answer, too: somebody refuses the login
+            raise _lives(target, f": {error.what}") from error
+    raise _lives(target, "")
+
+
+def _lives(target: ClusterSettings, answer: str) -> Refused:
+    return Refused(
+        "target-not-lost",
+        f"a broker of target {target.name} ({target.bootstrap_servers}) answers{answer}",
+        still_true="nothing was changed",
+        next_step="kmigrate rollback TOPIC... loses nothing; if the target cannot serve, first stop all of its brokers",
+    )
+
+
+async def router_findings(notes: Notes, source: ClusterSettings) -> list[Finding]:
+    """Refuse while a router of the notes answers; warn where something else takes connections at its address."""
+    routers = {name: address for note in notes.values() for name, address in note.routers.items()}
+    found = await together(*(_router_finding(name, address, source) for name, address in sorted(routers.items())))
+    return [each for each in found if each is not None]
+
+
+async def _router_finding(name: str, address: str, source: ClusterSettings) -> Finding | None:
+    settings = replace(source, bootstrap=(host_and_port(address),))
+    try:
+        async with asyncio.timeout(_ANSWER_S), ClusterClient(settings) as client:
+            if ApiKey.WRITE_TXN_MARKERS in await api_versions(client):
+                return None  # brokers offer this API to each other; a router offers it to nobody
+    except (Unreachable, TimeoutError):
+        if not await _is_taken(address):
+            return None
+        what = f"something at {address}, where router {name} was, takes connections and does not answer as a router"
+        return warn("router-address-taken", what, "make sure that all routers are stopped")
+    except KmigrateError:  # a refused login is an answer
+        pass
+    return refuse("router-answers", f"router {name} answers at {address}", "stop all routers, then repeat")
+
+
+async def _is_taken(address: str) -> bool:
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            return await takes_connections(address)
+    except TimeoutError:
+        return False
+
+
+async def examine_source(
+    source: ClusterClient, link: str, notes: Notes, findings: Sequence[Finding] = ()
+) -> SourceFindings:
+    """Return what the source holds of the noted partitions; refuse while a mirror still copies."""
+    Plan.of("rollback", (), findings).refuse()
+    before = await _ends(source, notes)
+    await sleep(_SETTLE_S)
+    ends = await _ends(source, notes)
+    few = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(key: Key) -> PartitionAtSource:
+        async with few:
+            return await _partition(source, key, notes[key], ends[key])
+
+    transactions, looked = await together(open_transactions(source, list(notes)), together(*map(look, notes)))
+    grown = [each for each in looked if each.complete_to > before[each.topic, each.partition]]
+    if copying := [each for each in grown if each.state is NoteState.OPEN]:
+        first = copying[0]
+        raise Refused(
+            "copy-back-goes-on",
+            f"a mirror still copies to {first.topic}-{first.partition} of source {source.settings.name}",
+            still_true="nothing was changed",
+            next_step="stop all mirrors, or wait until they have nothing left to copy; then repeat",
+        )
+    rows = [replace(each, waits_for=transactions.get((each.topic, each.partition))) for each in looked]
+    groups, more = await _groups(source, notes)
+    return SourceFindings(link, tuple(rows), groups, more, tuple(findings))
+
+
+async def _ends(source: ClusterClient, keys: Collection[Key]) -> dict[Key, int]:
+    await source.refresh({topic for topic, _ in keys})
+    ends: Mapping[Key, LogOffset] = await source.list_offsets(dict.fromkeys(keys, LATEST))
+    for (topic, partition), end in ends.items():
+        if end.error:
+            raise Unreachable("no-log-end", f"{topic}-{partition}: {row(end.error).name}")
+    return {key: end.offset for key, end in ends.items()}
+
+
+async def _partition(source: ClusterClient, key: Key, note: WayBackNote, end: int) -> PartitionAtSource:
+    start = await source.log_start(key)
+    complete_to, foreign = end, ""
+    if note.state is not NoteState.ROLLED_BACK:
+        complete_to, foreign = await _written_by(source, key, max(note.position, start.offset), end, note.producer_id)
+    missing = _missing(note, complete_to)
+    return PartitionAtSource(
+        *key,
+        note.state,
+        note.reason,
+        complete_to,
+        end,
+        note.target_end,
+        note.seen_ms,
+        missing,
+        note.fresh_ms if missing else note.seen_ms,
+        foreign,
+    )
+
+
+def _missing(note: WayBackNote, complete_to: int) -> int:
+    """Return how many offsets the source lacks of those that the target was known to hold; −1 if unknown."""
+    match note.state:
+        case NoteState.ROLLED_BACK:
+            return 0
+        case NoteState.OPEN if note.target_end >= 0:
+            return max(0, max(note.target_end, note.position) - complete_to)
+        case _:
+            return -1
+
+
+async def _written_by(source: ClusterClient, key: Key, start: int, end: int, producer_id: int) -> tuple[int, str]:
+    """Return where the batches of a producer end that begin at `start`, and the other batch there in words, or ''."""
+    at = start
+    while at < end:
+        part = FetchPartition(*key, at, _READ_BYTES)
+        answer = await fetch_one(source, source.leader(*key), part, purpose="tail")
+        if answer.error:
+            raise Unreachable("log-unreadable", f"{key[0]}-{key[1]} at {at}: {row(answer.error).name}")
+        before = at
+        for batch in walk(answer.records):
+            if batch.next_offset <= at:
+                continue
+            if batch.producer_id != producer_id and not batch.is_control:
+                return max(at, batch.base_offset), f"offset {batch.base_offset}: producer {batch.producer_id}"
+            at = batch.next_offset
+        if at == before:
+            return end, ""  # a log cleaner has left no batch up to the end
+    return min(at, end), ""
+
+
+async def _groups(source: ClusterClient, notes: Notes) -> tuple[tuple[GroupAtSource, ...], int]:
+    """Return the promoted groups of the notes with their committed offsets at the source, and how many more exist."""
+    promoted: dict[str, int] = {}
+    for note in notes.values():
+        promoted |= note.groups
+    topics = {topic for topic, _ in notes}
+    committed = answered(await read_all_positions(source, promoted))
+    found = []
+    for group, at_ms in sorted(promoted.items()):
+        offsets: dict[str, dict[int, int]] = {}
+        for (topic, partition), each in sorted(committed.get(group, {}).items()):
+            if topic in topics:
+                offsets.setdefault(topic, {})[partition] = each.offset
+        found.append(GroupAtSource(group, at_ms, offsets))
+    return tuple(found), max((note.more_groups for note in notes.values()), default=0)
