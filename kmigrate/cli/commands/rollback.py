@@ -43,6 +43,12 @@ async def rollback(
     source: Annotated[
         str | None, typer.Option("--source", help="With --target-lost: the source (else the only other cluster).")
     ] = None,
+    routers_stopped: Annotated[
+        bool,
+        typer.Option(
+            "--routers-stopped", help="With --target-lost: no router runs, whatever takes connections at its address."
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="With --target-lost: write the JSON to a file, too.")
     ] = None,
@@ -59,7 +65,7 @@ async def rollback(
     source is complete, what is missing, and what to do.
     """
     if target_lost:
-        return await report_target_lost(call, topics or (), link, source, out)
+        return await report_target_lost(call, topics or (), link, source, out, routers_stopped=routers_stopped)
     topics = call.required_list(topics, "TOPIC", "the topics to roll back")
     async with call.connections() as connections:
         record = verbs.resolve_link(connections.log.state, call.link(link))

@@ -31,7 +31,13 @@ __all__ = ["report_target_lost"]
 
 
 async def report_target_lost(
-    call: Call, topics: Sequence[str], link: str | None, source: str | None, out: Path | None
+    call: Call,
+    topics: Sequence[str],
+    link: str | None,
+    source: str | None,
+    out: Path | None,
+    *,
+    routers_stopped: bool,
 ) -> Answer:
     """Return what the source holds of the link's topics, and write the report to a file."""
     settings = call.settings.cluster(source or _only_source(call))
@@ -44,7 +50,7 @@ async def report_target_lost(
         targets = {named} if named else {note.target for note in notes.values()}
         with call.out.waiting(f"asking target {', '.join(sorted(targets))}"):
             await together(*(refuse_living_target(call.settings.cluster(target)) for target in sorted(targets)))
-            found = await router_findings(notes, settings)
+            found = await router_findings(notes, settings, stopped=routers_stopped)
         with call.out.waiting(f"reading source {settings.name}"):
             report = await examine_source(client, name, notes, found)
     document = _json(report, settings.name, settings.bootstrap_servers, sorted(targets))

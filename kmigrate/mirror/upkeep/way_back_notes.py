@@ -26,6 +26,7 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 
 __all__ = ["NoteWriter"]
 
+_UNNOTED = "way-back-unnoted"
 _EVERY_S = 2.0
 _REFRESH_S = 30.0
 _AT_ONCE = 500
@@ -82,7 +83,7 @@ class NoteWriter:
         try:
             refused = await self._write()
         except Failed as error:
-            self.trouble = f"way-back-unnoted: {error.what}"
+            self.trouble = f"{_UNNOTED}: {error.what}"
         else:
             self.trouble = self._refusal(refused) if refused else ""
 
@@ -115,7 +116,7 @@ class NoteWriter:
         (topic, partition), code = next(iter(refused.items()))
         who, group = self._link.source.settings.security.principal, notes_group(self._link.name)
         what = f"the source refuses the note of {topic}-{partition} with {code}"
-        return f"way-back-unnoted: {what}; {who} needs READ on group {group}, and READ on the topic"
+        return f"{_UNNOTED}: {what}; {who} needs READ on group {group}, and READ on the topic"
 
     # contents
 

@@ -151,14 +151,17 @@ def _lives(target: ClusterSettings, answer: str) -> Refused:
     )
 
 
-async def router_findings(notes: Notes, source: ClusterSettings) -> list[Finding]:
-    """Refuse while a router of the notes answers; warn where something else takes connections at its address."""
+async def router_findings(notes: Notes, source: ClusterSettings, *, stopped: bool) -> list[Finding]:
+    """Refuse while a router of the notes may serve; `stopped` is a person's word that all routers are stopped.
+
+    A router without its target takes connections, and answers nothing: so does a load balancer without a router.
+    """
     routers = {name: address for note in notes.values() for name, address in note.routers.items()}
-    found = await together(*(_router_finding(name, address, source) for name, address in sorted(routers.items())))
-    return [each for each in found if each is not None]
+    asked = (_router_finding(name, address, source, stopped) for name, address in sorted(routers.items()))
+    return [each for each in await together(*asked) if each is not None]
 
 
-async def _router_finding(name: str, address: str, source: ClusterSettings) -> Finding | None:
+async def _router_finding(name: str, address: str, source: ClusterSettings, stopped: bool) -> Finding | None:
     settings = replace(source, bootstrap=(host_and_port(address),))
     try:
         async with asyncio.timeout(_ANSWER_S), ClusterClient(settings) as client:
@@ -167,11 +170,13 @@ async def _router_finding(name: str, address: str, source: ClusterSettings) -> F
     except (Unreachable, TimeoutError):
         if not await _is_taken(address):
             return None
-        what = f"something at {address}, where router {name} was, takes connections and does not answer as a router"
-        return warn("router-address-taken", what, "make sure that all routers are stopped")
+        if stopped:
+            what = f"something at {address}, where router {name} was, takes connections and does not answer"
+            return warn("router-address-taken", what, "make sure that all routers are stopped")
     except KmigrateError:  # a refused login is an answer
         pass
-    return refuse("router-answers", f"router {name} answers at {address}", "stop all routers, then repeat")
+    remedy = "stop all routers, then repeat; if no router is left behind that address: --routers-stopped"
+    return refuse("router-answers", f"router {name} takes connections at {address}", remedy)
 
 
 async def _is_taken(address: str) -> bool:

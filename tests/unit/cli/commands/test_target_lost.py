@@ -59,7 +59,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         if made.lives:
             raise Refused("target-not-lost", "a broker answers")
 
-    async def routers(*_: Any) -> Any:
+    async def routers(*_: Any, stopped: bool) -> Any:
+        made.stopped = stopped
         return []
 
     async def examine(_: Any, link: str, *__: Any) -> SourceFindings:
@@ -111,6 +112,13 @@ def test_a_complete_source_is_reported_and_written_to_a_file(world: Any, said: S
     assert told["partitions"][0]["complete_to"] == 105
     assert told["groups"] == [{"group": "billing", "promoted_ms": 1_690_000_000_000, "offsets": {"t": {"0": 60}}}]
     assert json.loads(place.read_text(encoding="utf-8")) == told
+
+
+def test_a_person_says_that_all_routers_are_stopped(world: Any, said: Said) -> None:
+    assert said()[0] == 0
+    assert not world.stopped
+    assert said("--routers-stopped")[0] == 0
+    assert world.stopped
 
 
 def test_a_source_that_lacks_records_has_the_exit_code_of_a_difference(world: Any, said: Said) -> None:

@@ -211,17 +211,18 @@ def test_a_silent_target_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "taken", "found"),
+    ("answer", "taken", "stopped", "found"),
     [
-        ({ApiKey.PRODUCE: 9}, True, ["router-answers"]),
-        (AuthenticationFailed("login-refused", "no"), True, ["router-answers"]),
-        ({ApiKey.WRITE_TXN_MARKERS: 1}, True, []),
-        (Unreachable("silent", "nothing"), True, ["router-address-taken"]),
-        (Unreachable("silent", "nothing"), False, []),
+        ({ApiKey.PRODUCE: 9}, True, True, ["router-answers"]),
+        (AuthenticationFailed("login-refused", "no"), True, True, ["router-answers"]),
+        ({ApiKey.WRITE_TXN_MARKERS: 1}, True, False, []),
+        (Unreachable("silent", "nothing"), True, False, ["router-answers"]),
+        (Unreachable("silent", "nothing"), True, True, ["router-address-taken"]),
+        (Unreachable("silent", "nothing"), False, False, []),
     ],
 )
 def test_a_router_that_answers_at_its_address_is_refused(
-    monkeypatch: pytest.MonkeyPatch, answer: Any, taken: bool, found: list[str]
+    monkeypatch: pytest.MonkeyPatch, answer: Any, taken: bool, stopped: bool, found: list[str]
 ) -> None:
     async def versions(_: object) -> Any:
         if isinstance(answer, Exception):
@@ -233,7 +234,9 @@ def test_a_router_that_answers_at_its_address_is_refused(
 
     monkeypatch.setattr(target_lost, "api_versions", versions)
     monkeypatch.setattr(target_lost, "takes_connections", takes)
-    findings = asyncio.run(router_findings({KEY: replace(NOTE, routers={"edge": "host:9092"})}, SETTINGS))
+    findings = asyncio.run(
+        router_findings({KEY: replace(NOTE, routers={"edge": "host:9092"})}, SETTINGS, stopped=stopped)
+    )
     assert [each.ref for each in findings] == found
     if found == ["router-answers"]:
         source = Source(monkeypatch, 100)
