@@ -1,7 +1,7 @@
 """Defines the notes about a copy back that a mirror keeps at the source, for the day on which the target is gone.
 
 The state log is lost with the target. So the mirror keeps a note of each partition that is copied back, in the metadata
-of a committed offset at the source (docs/decisions/0019). The offset is the copy's position. A note of another form is
+of a committed offset at the source (docs/decisions/0020). The offset is the copy's position. A note of another form is
 no note.
 """
 

@@ -1,4 +1,4 @@
-"""Keeps notes about copies back at the source, from which `rollback --target-lost` reports (docs/decisions/0019).
+"""Keeps notes about copies back at the source, from which `rollback --target-lost` reports (docs/decisions/0020).
 
 Each process notes the partitions that it copies back. The holder of the link's lease notes topics whose way back has
 ended, and topics that were rolled back. A note that changes is written every two seconds, any other every half minute;
