@@ -19,7 +19,7 @@ from kmigrate.errors import Failed
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.model.lifecycle import COPIED, GroupPhase
-from kmigrate.model.records import TopicRecord
+from kmigrate.model.records import TopicRecord, WayBack
 from kmigrate.model.rehearsals import is_rehearsal
 from kmigrate.model.way_back_notes import NoteState, WayBackNote, encode_note, notes_group
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -169,15 +169,15 @@ class NoteWriter:
         for record in self._link.topics if self._holds_lease() else ():
             way = record.way_back
             if record.at_target and way is not None and not way.open:
-                yield from self._of_ended(record)
+                yield from self._of_ended(record, way)
             elif record.phase in COPIED:
                 for partition, offset in record.resumed.items():
                     note = WayBackNote(NoteState.ROLLED_BACK, offset, self._link.target.settings.name)
                     yield (record.topic, partition), note
 
-    def _of_ended(self, record: TopicRecord) -> Iterator[tuple[Key, WayBackNote]]:
-        way, target = record.way_back, self._link.target.settings.name
-        for partition, start in way.starts.items() if way is not None else ():
+    def _of_ended(self, record: TopicRecord, way: WayBack) -> Iterator[tuple[Key, WayBackNote]]:
+        target = self._link.target.settings.name
+        for partition, start in way.starts.items():
             position = max(start, way.ended_at.get(partition, start))
             copy = way.copy.data_id if way.copy is not None else -1
             note = WayBackNote(NoteState.ENDED, position, target, copy, reason=way.ended)

@@ -14,6 +14,7 @@ from rich.console import Console
 from kmigrate.cli.app import main
 from kmigrate.cli.commands import target_lost
 from kmigrate.cli.views.target_lost import target_lost_view
+from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.transactions import OpenTransaction
 from kmigrate.errors import Refused
 from kmigrate.model.settings import ClusterSettings
@@ -76,7 +77,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         encoding="utf-8",
     )
     monkeypatch.setenv("KMIGRATE_CONFIG", str(made.config))
-    monkeypatch.setattr(target_lost.Admin, "groups", groups)
+    monkeypatch.setattr(Admin, "groups", groups)
     for name, fake in (
         ("reach", reach),
         ("read_notes", read_notes),
