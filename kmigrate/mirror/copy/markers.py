@@ -174,11 +174,9 @@ class MarkerWriter:
         self, fillings: Sequence[tuple[Filling, Marking]], fences: Sequence[int], counts: Sequence[int]
     ) -> list[Buffer]:
         """Return the body of the request for so many markers of each partition."""
-        found = zip(fillings, fences, counts, strict=True)
         return encode_markers(
             Marks(*filling.key, count, marking.epoch, fence, self._producer_of(filling.key))
-            for (filling, marking), fence, count in found
-            if count
+            for (filling, marking), fence, count in zip(fillings, fences, counts, strict=True)
         )
 
     def _fence(self, key: Key, term: int) -> int:
