@@ -191,6 +191,25 @@ def test_a_long_window_takes_a_single_question_for_the_log_end() -> None:
     run(scene)
 
 
+def test_each_hole_of_a_group_of_long_windows_gets_its_own_markers() -> None:
+    async def scene() -> None:
+        it = Scene(2)
+        lane, neighbour = (await it.begin(), it.lanes[1])
+        long_windows(it)
+        for ours, theirs in ((1, 2), (2, 1), (1, 2), (1, 1)):
+            read(lane, 1, ours)
+            read(neighbour, 1, theirs)
+        read(lane, 1, 2)
+        for each in it.lanes:
+            it.sender.send(each)
+        await turns()
+        assert [kind for kind, _ in it.broker.requests].count("LIST_OFFSETS") == 1
+        assert it.kinds(lane) == "DM" + "DM" + "DMM" + "DM" + "DM" + "DMM"
+        assert it.kinds(neighbour) == "DM" + "DMM" + "DM" + "DMM" + "DM"
+
+    run(scene)
+
+
 def test_a_refused_batch_in_a_long_window_is_the_end_of_the_window() -> None:
     async def scene() -> None:
         it = Scene()
