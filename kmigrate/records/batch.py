@@ -184,9 +184,10 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
         at = stop
 
 
-def row(data: memoryview, offset: int, more_than: int) -> tuple[list[Plain], int]:
+def row(data: memoryview, offset: int, until: int, more_than: int) -> tuple[list[Plain], int]:
     """Return the leading batches of a records field that need no change, and the position in bytes behind them.
 
+    All batches end at the offset `until` at the latest.
     From `offset` on there is no gap. Each batch has all its records, and none has broker timestamps. A batch without
     attributes has over `more_than` bytes, because smaller batches can be merged. A control batch has a correct CRC.
     `walk` reads the rest; `row` is much cheaper than `walk`.
@@ -196,7 +197,7 @@ def row(data: memoryview, offset: int, more_than: int) -> tuple[list[Plain], int
     while at + HEADER_SIZE <= end:
         base, length, epoch, magic, attributes, delta, newest, producer, count = _PLAIN.unpack_from(data, at)
         stop = at + 12 + length
-        if base != offset or magic != 2 or count != delta + 1 or count <= 0 or stop > end:
+        if base != offset or magic != 2 or count != delta + 1 or count <= 0 or base + count > until or stop > end:
             break
         if length < HEADER_SIZE - 12 or attributes & LOG_APPEND_TIME or not (attributes or stop - at > more_than):
             break

@@ -41,6 +41,8 @@ __all__ = [
     "split_append",
 ]
 
+_LAST = (1 << 63) - 1
+"""Largest possible offset."""
 _BAD_BATCH = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
 _MOST_SPLIT = 20_000
 """Most effort, as `records.rewrite` counts effort, for dividing a batch: some 40 ms, in which nothing else goes on."""
@@ -196,7 +198,7 @@ def read_steps(
         return Reading(read_at, leader_epoch, rest=rest(read_at, leader_epoch))
     reading = Reading(read_at, leader_epoch, direct_from=direct_from)
     filter_ = _Aborted(aborted)
-    taken = 0 if aborted else _take_row(reading, records)
+    taken = _take_row(reading, records, min((first for _, first in aborted), default=_LAST))
     is_whole, is_too_much = not len(records) or taken > 0, False
     try:
         for piece in pieces(records[taken:], reading.next_offset, barrier):
@@ -241,9 +243,9 @@ def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
     return True
 
 
-def _take_row(reading: Reading, records: memoryview) -> int:
-    """Read the leading batches that are sent unchanged, and the control batches among them; return their bytes."""
-    found, taken = row(records, reading.next_offset, LARGEST_MERGED)
+def _take_row(reading: Reading, records: memoryview, until: int) -> int:
+    """Read the leading batches that are sent unchanged, and control batches among them, up to `until`; return bytes."""
+    found, taken = row(records, reading.next_offset, until, LARGEST_MERGED)
     steps, direct_from = reading.steps, reading.direct_from
     for start, end, newest, producer_id, attributes, _, view in found:
         if attributes & CONTROL:

@@ -255,10 +255,17 @@ _ANY = st.tuples(
 _ENTRIES = st.tuples(st.lists(_PLAIN, max_size=4), st.lists(_ANY, max_size=3), st.lists(_PLAIN, max_size=2))
 
 
-@given(_ENTRIES, st.sampled_from((0, 0, 0, 1, 2)), st.booleans(), st.integers(0, 40))
+_ABORTED = st.lists(st.tuples(_PRODUCERS, st.integers(0, 12)), max_size=2)
+
+
+@given(_ENTRIES, _ABORTED, st.sampled_from((0, 0, 0, 1, 2)), st.booleans(), st.integers(0, 40))
 @settings(max_examples=200)
 def test_batches_in_front_are_read_as_each_would_be_alone(
-    entries: tuple[list[tuple[bytes, int, int, int, int, int]], ...], read_at: int, cut: bool, epoch: int
+    entries: tuple[list[tuple[bytes, int, int, int, int, int]], ...],
+    aborted: list[tuple[int, int]],
+    read_at: int,
+    cut: bool,
+    epoch: int,
 ) -> None:
     data, at = b"", 0
     for text, count, attributes, gap, missing, producer in chain(*entries):
@@ -272,11 +279,11 @@ def test_batches_in_front_are_read_as_each_would_be_alone(
     def read_by(row: Callable[..., object]) -> tuple[object, ...]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(steps, "row", row)
-            found = read(data, read_at=read_at)
+            found = read(data, read_at=read_at, aborted=tuple(aborted))
         told = [
             (step.start, step.end, *([bytes(step.view), step.max_timestamp] if isinstance(step, Append) else []))
             for step in found.steps
         ]
         return told, found.next_offset, found.leader_epoch, found.direct, found.compacted, found.problem
 
-    assert read_by(row) == read_by(lambda data, offset, more_than: ([], 0))
+    assert read_by(row) == read_by(lambda data, offset, until, more_than: ([], 0))
