@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.listener_access import ListenerAccess
-from kmigrate.model.presences import ConnectedClient, RouterPresence
+from kmigrate.model.presences import ConnectedClient, FenceAck, RouterPresence
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import next_table, routing_table
 from kmigrate.net.buffers import give_back
@@ -57,6 +57,8 @@ _SHARE = 0.1
 """Greatest part of the time that making announcements may take: each state record causes one."""
 _LONGEST_GAP_S = 0.02
 """Longest time for which an announcement is put off: a fence waits for announcements."""
+_BEHIND_FENCE_S = 0.05
+"""Time for which an announcement is put off while writers wait for a flip, and the fence was acknowledged already."""
 
 
 class Router:
@@ -103,6 +105,8 @@ class Router:
         self._serving = False
         self._announces = False
         """True if an announcement is about to be made."""
+        self._acknowledged: Mapping[str, FenceAck] = {}
+        """The newest announced reports on fenced topics."""
         self._announced_at = self._announced_s = 0.0
         """Time at which the newest announcement was made, and the time that making it took."""
         self._unheard = ""
@@ -424,7 +428,7 @@ class Router:
         self._known = state
         self._shared.swap(table, monotonic())
         self._clusters.follow(state, self._shared.table)
-        self._announce_now()
+        self._announce_soon()
         self._shared.wake()
 
     def _replaced(self) -> None:
@@ -445,6 +449,18 @@ class Router:
     def show_in(self, registry: Registry) -> None:
         show_router(registry, self._shared, lambda: len(self._connections), lambda: self._target.metadata.cluster_id)
 
+    def _announce_soon(self) -> None:
+        """Announce what a new routing table changes, and leave the processors to a promote that this would not help.
+
+        Every process of the link reads an announcement. A promote writes two records between the acknowledgement of
+        its fence and its flip, and the announcements of all routers after each would delay the flip by milliseconds.
+        """
+        fences = self._shared.forwards.fences(self._shared.table)
+        if fences and fences == self._acknowledged:
+            asyncio.get_running_loop().call_later(_BEHIND_FENCE_S, self._announce_now)
+        else:
+            self._announce_now()
+
     def _announce_now(self) -> None:
         """Announce now, or in a moment if announcements would take more than a part of the time (`_SHARE`).
 
@@ -461,6 +477,7 @@ class Router:
         self._announces = False
         began = monotonic()
         presence = self.presence()
+        self._acknowledged = presence.fences
         self._announced_at, self._announced_s = began, monotonic() - began
         try:
             await self._state_log.announce(presence)

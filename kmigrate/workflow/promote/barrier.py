@@ -22,7 +22,7 @@ from kmigrate.errors import Refused
 from kmigrate.model.barrier import barrier_chunks, merge_marks
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import BarrierRecord, ProducerMark, TopicRecord
+from kmigrate.model.records import BarrierRecord, PartitionBarrier, ProducerMark, TopicRecord
 from kmigrate.model.routes import DIRECT_LIMIT, newest_gate, written_shift
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
@@ -62,6 +62,20 @@ class BarrierTable:
         self._written = written
         self.recent = RecentBatches(written)
         """The producers found in the last batches of the written cluster's logs."""
+        self._early: tuple[int, Mapping[int, PartitionBarrier], _Marks] | None = None
+        """A fence, its barrier, and the marks that were read while the barrier's record was written."""
+
+    async def read_early(self, record: TopicRecord, deadline: float) -> None:
+        """Read the marks below a barrier whose record is being written, and keep the marks for `store`."""
+        self._early = record.newest_fence, record.newest_barrier, await self.read(record, deadline)
+
+    async def store(self, record: TopicRecord, deadline: float) -> None:
+        """Write the table of a barrier, from the marks that were read early, or from marks that are read now."""
+        early, self._early = self._early, None
+        if early is not None and early[:2] == (record.newest_fence, record.newest_barrier):
+            await self.write(record, early[2])
+        else:
+            await self.write(record, await self.read(record, deadline))
 
     async def read(self, record: TopicRecord, deadline: float) -> _Marks:
         """Return the producer marks below the barrier, which must be known; Refused for an open transaction."""

@@ -268,7 +268,10 @@ class TopicRollback:
             ends = await ends_after_drain(self.target, record, deadline)
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         changed = replace(way, barrier=barrier, barrier_ms=self.log.now_ms())
-        await self._advance(record, TopicEvent.BARRIER, changed)
+        await together(
+            self.table.read_early(replace(record, way_back=changed), deadline),
+            self._advance(record, TopicEvent.BARRIER, changed),
+        )
 
     # rollback-fenced
 
@@ -285,11 +288,11 @@ class TopicRollback:
             except WaitTimedOut as late:
                 raise Refused("barrier-not-reached", late.what) from late
 
-        _, marks = await together(arrival(), self.table.read(record, deadline))
+        await together(arrival(), self.table.store(record, deadline))
         if self._record(self.log.state) != record:
             return
         barrier = {p: each.offset for p, each in record.newest_barrier.items()}
-        await together(self.check.run(record, lambda: barrier, deadline), self.table.write(record, marks))
+        await self.check.run(record, lambda: barrier, deadline)
 
         def decide(state: State) -> Record | None:
             if self._record(state) != record:

@@ -332,7 +332,7 @@ class TopicPromotion:
         )
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         changed = replace(record, barrier=barrier, barrier_ms=self.log.now_ms(), granted_acls=granted)
-        await self._advance(record, TopicEvent.BARRIER, changed)
+        await together(self.table.read_early(changed, deadline), self._advance(record, TopicEvent.BARRIER, changed))
 
     async def _open_at_fence(self, record: TopicRecord) -> Refused | None:
         """Return the refusal that names the transactions which outlast the fence; None where the source tells none."""
@@ -373,12 +373,10 @@ class TopicPromotion:
                 raise Refused("barrier-not-reached", late.what) from late
 
         rules = put_in_force(record, self.clusters.target, self.clusters.target_admin, deadline)
-        _, (marks, _) = await together(arrival(), together(self.table.read(record, deadline), rules))
+        await together(arrival(), self.table.store(record, deadline), rules)
         self.progress.at_barrier.add(self.key)
         await self.progress.wait_for_unit(self.log, record, deadline)
-        # Writers wait now. Rule B asks for the log end again after the marks are read, not after they are written.
-        check = self.check.run(record, partial(self._target_ends, record), deadline)
-        ends, _ = await together(check, self.table.write(record, marks))
+        ends = await self.check.run(record, partial(self._target_ends, record), deadline)
         self.progress.proven[self.key] = record, ProvenTopic(record.fence_epoch, ends if record.mapped else {})
         await self._unit_proven(record, deadline)
         await self._flip(record)
