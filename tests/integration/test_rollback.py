@@ -26,7 +26,9 @@ RETRIED = "retries"
 """A topic with a single producer, which sends batches again after flips."""
 SOLD = "sales"
 """A topic that two producers write in transactions."""
-ALL = (*TOPICS, SOLD, RETRIED)
+BOOKED = "bookings"
+"""A topic that one of these producers writes in the same transactions."""
+ALL = (*TOPICS, SOLD, BOOKED, RETRIED)
 TURNS = 3
 """Changes of direction after the first promote: two rollbacks, and the promote between them."""
 GROUP = "billing"
@@ -90,6 +92,7 @@ def begin(run: Migration) -> None:
     for topic in TOPICS:
         run.make_topic(topic, 3)
     run.make_topic(SOLD, 4)
+    run.make_topic(BOOKED, 3)
     run.make_topic(RETRIED, 1)
     run.run_clients(
         [
@@ -134,11 +137,14 @@ def roll_back(run: Migration, times: int) -> None:
 
 
 class Tills:
-    """Transactional producers of two families that write the same topic; each goes on after a forced abort."""
+    """Transactional producers of two families that write the same topic; each goes on after a forced abort.
+
+    One of them writes two topics in each transaction: the topics are promoted and rolled back together.
+    """
 
     def __init__(self, run: Migration) -> None:
         self._run = run
-        self.librdkafka = InTransactions(run.routers, (SOLD,), "till", {"log_level": 0})
+        self.librdkafka = InTransactions(run.routers, (SOLD, BOOKED), "till", {"log_level": 0})
         self.java = JavaProgram(run.folder, "java")
 
     def __enter__(self) -> Tills:
@@ -158,15 +164,19 @@ class Tills:
         self.librdkafka.finish()
         self.java.stop()
 
-    def check(self, stored: list[FinalRecord]) -> None:
+    def check(self, sold: list[FinalRecord], booked: list[FinalRecord]) -> None:
         """Check that all committed values are there once and in order, with one forced abort per change of direction.
 
         The first promote forces no abort.
         """
         values: dict[bytes, dict[int, list[bytes]]] = {b"till": {}, b"shop": {}, b"held": {}}
-        for record in stored:
+        for record in sold:
             value = record.value or b""
             values[value.split(b"-")[0]].setdefault(record.partition, []).append(value)
+        twins: dict[int, list[bytes]] = {}
+        for record in booked:
+            twins.setdefault(record.partition, []).append(record.value or b"")
+        assert twins == self.librdkafka.committed
         assert self.librdkafka.errors == []
         assert values[b"till"] == self.librdkafka.committed
         assert "fatal" not in self.java.said, self.java.said
@@ -183,6 +193,8 @@ def roll_back_with_an_open_transaction(run: Migration) -> None:
     held.begin_transaction()
     held.produce(SOLD, b"held-1", partition=3)
     assert held.flush(20) == 0
+    refused = run.cli("rollback", SOLD, "--yes")
+    assert (refused.code, refused.told["error"]) == (3, "coupled-topics"), refused
     with run.doing("rollback", *ALL, "--yes"):
         wait_until(lambda: run.topic_record(SOLD)["way_back"]["closing"], 20, "no transaction to begin")
         held.produce(SOLD, b"held-2", partition=1)
@@ -214,11 +226,12 @@ def test_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Mi
     assert run.traffic is not None
     run.traffic.stop()
     wait_until(lambda: all(each["lag"] == 0 for each in run.does("status")["topics"]), 20, "the copy to be complete")
+    stored: dict[str, list[FinalRecord]] = {}
     for topic in ALL:
         source, target = records(run, topic)
         assert source == target, topic
-        if topic == SOLD:
-            tills.check(target)
+        stored[topic] = target
+    tills.check(stored[SOLD], stored[BOOKED])
     assert len(target) == len(retrier.offsets) == 4
     reports = run.does("report", "list", RETRIED)["reports"]
     assert [(each["action"], each["outcome"]) for each in reports] == [("rollback", "done"), ("promote", "done")] * 2

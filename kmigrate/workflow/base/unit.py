@@ -1,4 +1,4 @@
-"""A unit is promoted whole or goes back whole: topics that transactions write, and groups whose offsets they commit.
+"""A unit is promoted whole or rolled back whole: topics that transactions write, and groups whose offsets they commit.
 
 A  A topic of a unit is proven when all topics of the unit stand at their barriers (`promote.topic`, rules B and C).
 B  One record decides: the first flip, which names the whole unit (`TopicRecord.unit`). That flip is written only if
@@ -6,6 +6,7 @@ B  One record decides: the first flip, which names the whole unit (`TopicRecord.
 C  From then on the unit has no way back. The record holds all that the other flips need, so the next process proves
    nothing anew. Routers hold a topic until its own flip, so no transaction begins in between.
 D  The progress before that record is in the controller's memory only: after a crash all topics are proven anew.
+E  A rollback of a unit obeys the same rules with the clusters exchanged. A unit with a group is not rolled back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Literal
 
 from kmigrate.errors import Refused, WaitTimedOut
 from kmigrate.model.coupling import unit_of
-from kmigrate.model.lifecycle import PROMOTING, GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import PROMOTING, ROLLING_BACK, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, PromotedUnit, ProvenTopic, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
@@ -26,6 +27,7 @@ from kmigrate.state.log import StateLog
 __all__ = ["PromoteProgress", "Unit", "decided", "group_decided"]
 
 _PAUSE_S = 0.005
+_PENDING = frozenset({TopicPhase.PROMOTE_PENDING, TopicPhase.ROLLBACK_PENDING})
 
 
 @dataclass(slots=True)
@@ -67,8 +69,8 @@ class PromoteProgress:
 
     def not_ready_with(self, unit: Unit) -> str | None:
         """Return another topic of the unit that is not ready: behind a fence now, writers would wait for that topic."""
-        for other in unit.unpromoted:
-            if other.phase is TopicPhase.PROMOTE_PENDING and other.key not in self.ready:
+        for other in unit.left:
+            if other.phase in _PENDING and other.key not in self.ready:
                 return f"{other.topic}, which is written together with {unit.topic}, is not ready"
         return None
 
@@ -79,7 +81,7 @@ class PromoteProgress:
             unit = Unit.of(log.state, record)
             if against := unit.not_asked_for():
                 raise Refused("coupled-topics", against)
-            missing = [other.topic for other in unit.unpromoted if other.key not in self.at_barrier]
+            missing = [other.topic for other in unit.left if other.key not in self.at_barrier]
             if not missing:
                 return
             await tries.pause(Refused("coupled-topics", f"{', '.join(missing)} did not reach its barrier in time"))
@@ -92,7 +94,7 @@ class PromoteProgress:
         if against := unit.not_staged():
             raise Refused("coupled-group", against)
         topics: dict[str, ProvenTopic] = {}
-        for other in unit.unpromoted:
+        for other in unit.left:
             known, proven = self.proven.get(other.key, (None, None))
             if proven is None or known != other:
                 return None
@@ -107,6 +109,8 @@ class Unit:
     topic: str
     topics: tuple[TopicRecord, ...]
     groups: tuple[GroupRecord, ...]
+    back: bool = False
+    """True if the topic is rolled back."""
 
     @staticmethod
     def of(state: State, record: TopicRecord) -> Unit:
@@ -114,15 +118,17 @@ class Unit:
         topics = (state.topic(record.link, name) for name in sorted(names))
         known = (state.group(record.link, name) for name in sorted(groups))
         follows = (g for g in known if g and g.mode is GroupMode.FOLLOW and not g.at_target)
-        return Unit(record.topic, tuple(filter(None, topics)), tuple(follows))
+        back = record.phase in ROLLING_BACK
+        return Unit(record.topic, tuple(filter(None, topics)), () if back else tuple(follows), back)
 
     @property
     def keys(self) -> frozenset[str]:
         return frozenset(topic.key for topic in self.topics)
 
     @property
-    def unpromoted(self) -> list[TopicRecord]:
-        return [topic for topic in self.topics if not topic.at_target]
+    def left(self) -> list[TopicRecord]:
+        """The topics that are not flipped yet."""
+        return [topic for topic in self.topics if topic.at_target is self.back]
 
     def not_staged(self) -> str | None:
         """Return a coupled group whose offsets are not on the target yet; Refused where its promote was given up."""
@@ -134,11 +140,14 @@ class Unit:
         return None
 
     def not_asked_for(self) -> str | None:
-        """Return a coupled topic that nobody has asked to promote."""
-        for other in self.unpromoted:
-            if other.phase not in PROMOTING:
-                why = f": {other.reason}" if other.reason else ""
-                return f"{other.topic}, which is written together with {self.topic}, is not being promoted{why}"
+        """Return a coupled topic that nobody has asked to promote, or to roll back."""
+        asked, verb = (ROLLING_BACK, "rolled back") if self.back else (PROMOTING, "promoted")
+        for other in self.left:
+            if other.phase not in asked:
+                way = other.way_back
+                reason = other.reason if not self.back else way.reason if way is not None else ""
+                why = f": {reason}" if reason else ""
+                return f"{other.topic}, which is written together with {self.topic}, is not being {verb}{why}"
         return None
 
 
@@ -155,7 +164,7 @@ def decided(state: State, record: TopicRecord) -> ProvenTopic | None:
     """Return what another topic's flip says about this topic; None while no flip names this topic's present fence."""
     for other in state.topics_that(_names_topics, record.link):
         named = other.unit.topics.get(record.topic)
-        if named is not None and named.fence_epoch == record.fence_epoch:
+        if named is not None and named.fence_epoch == record.newest_fence:
             return named
     return None
 

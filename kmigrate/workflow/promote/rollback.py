@@ -8,8 +8,8 @@ A  No seal replaces a router: each registered router has to acknowledge the fenc
 B  The barrier and the producers are read at the target. The last check wants the source's log to end at the barrier.
 C  If the topic is written in transactions, no transaction begins on the topic from a record before the fence on
    (`WayBack.closing`). The fence follows once the open transactions have ended, so that their clients need no batch
-   that a fence would hold. Behind the fence the target is asked once more before the barrier is read. A topic that
-   transactions couple with another topic or a group is not rolled back.
+   that a fence would hold. Behind the fence the target is asked once more before the barrier is read. Topics that
+   transactions couple are rolled back together (`base.unit`), and not together with a group.
 D  The flip raises the topic's generation, so that the source knows no producer under its new id, and begins a new era
    of the copy to the target. The barrier table guards the first writes to the source. Transactional identities from
    before the flip end there (`TopicRecord.turned_epoch`).
@@ -29,6 +29,7 @@ from kmigrate.model.records import (
     CopyEngine,
     PartitionBarrier,
     PromotedUnit,
+    ProvenTopic,
     RollbackTerms,
     TopicRecord,
     WayBack,
@@ -40,7 +41,7 @@ from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import LinkClusters
-from kmigrate.workflow.base.unit import PromoteProgress
+from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided
 from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck
 from kmigrate.workflow.promote.fence import (
     ends_after_drain,
@@ -55,8 +56,8 @@ from kmigrate.workflow.promote.fence_hook import FenceHook, NoHook
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.sealing import strays
 from kmigrate.workflow.promote.transactions import (
-    coupled_with,
     is_transactional,
+    left_behind,
     open_on,
     unrecorded_writers,
     wait_until_none_open,
@@ -99,6 +100,9 @@ class TopicRollback:
         try:
             while (record := self._rolling_back(self.log.state)) is not None:
                 self._keep_turn(record)
+                if decided(self.log.state, record) is not None:
+                    await self._flip(record)
+                    continue
                 way = record.way_back
                 if way is None or not way.open:
                     raise Refused("no-way-back", way.ended if way is not None else "the topic has no way back")
@@ -110,7 +114,7 @@ class TopicRollback:
                     case _:
                         await self._fenced(record)
         except KmigrateError as error:
-            if self._rolling_back(self.log.state) is None:
+            if self._may_go_back(self.log.state) is None:
                 raise
             await self._unfence(error)
         finally:
@@ -125,6 +129,11 @@ class TopicRollback:
     def _rolling_back(self, state: State) -> TopicRecord | None:
         record = self._record(state)
         return record if record is not None and record.phase in ROLLING_BACK else None
+
+    def _may_go_back(self, state: State) -> TopicRecord | None:
+        """Return the record of a rollback that may be given up: no flip of the topic's unit has decided."""
+        record = self._rolling_back(state)
+        return record if record is not None and decided(state, record) is None else None
 
     @staticmethod
     def _terms(record: TopicRecord) -> RollbackTerms:
@@ -162,6 +171,7 @@ class TopicRollback:
     # rollback-pending
 
     async def _pending(self, record: TopicRecord) -> None:
+        _refuse_left_behind(self.log.state, record)
         if not await self._ready(record):
             return  # the next pass looks at the record anew
         if self.hook.due_before_fence(record):
@@ -174,12 +184,11 @@ class TopicRollback:
             raise Refused("no-way-back", names)
         await rehearse(self.target, record, self.table, self.check, self._deadline(record))
         way = record.way_back
-        if way is not None and await self._transactions_ended(record, way):
+        if way is not None and await self._transactions_ended(record, way) and await self._unit_ready(record):
             await self._advance(record, TopicEvent.FENCE, replace(way, closing=False, fenced_ms=self.log.now_ms()))
 
     async def _transactions_ended(self, record: TopicRecord, way: WayBack) -> bool:
         """Let no transaction begin, and wait until none is open; return False where the record has changed (rule C)."""
-        _refuse_coupled(self.log.state, record)
         if not is_transactional(self.log.state, record):
             return True
         if not way.closing:
@@ -233,16 +242,37 @@ class TopicRollback:
 
     def _why_not_ready(self, record: TopicRecord) -> str | None:
         behind = not_caught_up(record, self._copied(record), self._terms(record).lag_threshold, "target")
-        return behind or silent_router(self.log, _none_given_up) or stray_router(self.log.state)
+        closing = record.way_back is not None and record.way_back.closing
+        unit = _whole_unit(self.log.state, record) if closing else Unit.of(self.log.state, record)
+        return behind or unit.not_asked_for() or silent_router(self.log, _none_given_up) or stray_router(self.log.state)
 
     async def _turn(self, record: TopicRecord) -> bool:
         """Wait for this topic's turn; return False where by then the topic is not ready, or its record has changed."""
         if record.way_back is not None and record.way_back.closing:
             return True
         self.progress.note(self.key, "its turn: other topics are fenced before it")
-        waited = await self.rounds.take(self.key, record.partitions)
+        unit = Unit.of(self.log.state, record)
+        partitions = record.partitions + sum(mate.partitions for mate in unit.topics)
+        waited = await self.rounds.take(self.key, partitions, unit.keys)
         self.progress.note(self.key, None)
         return not waited or (self._record(self.log.state) == record and self._why_not_ready(record) is None)
+
+    async def _unit_ready(self, record: TopicRecord) -> bool:
+        """Wait until all topics of the unit can be fenced; return False where the record has changed."""
+        self.progress.ready.add(self.key)
+
+        def not_ready(state: State) -> str | None:
+            if self._record(state) != record:
+                return None
+            _refuse_left_behind(state, record)
+            return self.progress.not_ready_with(_whole_unit(state, record))
+
+        timeout = self._terms(record).pending_timeout_s
+        try:
+            await self.progress.wait(self.log, self.key, not_ready, timeout, "its unit to be ready")
+        except WaitTimedOut as late:
+            raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {late.what}") from late
+        return self._record(self.log.state) == record
 
     # rollback-fencing
 
@@ -291,14 +321,38 @@ class TopicRollback:
         await together(arrival(), self.table.store(record, deadline))
         if self._record(self.log.state) != record:
             return
+        self.progress.at_barrier.add(self.key)
+        await self.progress.wait_for_unit(self.log, record, deadline)
         barrier = {p: each.offset for p, each in record.newest_barrier.items()}
         await self.check.run(record, lambda: barrier, deadline)
+        self.progress.proven[self.key] = record, ProvenTopic(record.newest_fence)
+        await self._unit_proven(record, deadline)
+        await self._flip(record)
+
+    async def _unit_proven(self, record: TopicRecord, deadline: float) -> None:
+        """Wait until the last topic of the unit is proven: its rollback goes on, the others follow its record."""
+
+        def proven(state: State) -> bool | None:
+            over = self._record(state) != record or decided(state, record) is not None
+            return True if over or self.progress.unit_to_flip(state, record) is not None else None
+
+        try:
+            await self.log.wait(proven, max(0.0, deadline - monotonic()), "its unit to be proven")
+        except WaitTimedOut as late:
+            raise Refused("coupled-topics", "not all topics that are written with it were proven in time") from late
+
+    async def _flip(self, record: TopicRecord) -> None:
+        """Write the record that decides for the unit, or follow the record that has decided."""
 
         def decide(state: State) -> Record | None:
             if self._record(state) != record:
                 return None
-            _refuse_coupled(state, record)
-            return replace(rolled_back(record, self.log.now_ms()), turned_epoch=state.epoch + 1)
+            back = replace(rolled_back(record, self.log.now_ms()), turned_epoch=state.epoch + 1)
+            if decided(state, record) is not None:
+                return back
+            _refuse_left_behind(state, record)
+            unit = self.progress.unit_to_flip(state, record)
+            return replace(back, unit=unit) if unit is not None else None
 
         await self.log.append(decide)
 
@@ -306,7 +360,7 @@ class TopicRollback:
         """Return to promoted with the reason."""
 
         def decide(state: State) -> Record | None:
-            record = self._rolling_back(state)
+            record = self._may_go_back(state)
             return given_back(record, error.summary, error.next_step) if record is not None else None
 
         await self.log.append(decide)
@@ -358,9 +412,17 @@ def stray_router(state: State) -> str | None:
     return f"a process of router {', '.join(names)} has left without notice" if names else None
 
 
-def _refuse_coupled(state: State, record: TopicRecord) -> None:
-    if coupled := coupled_with(state, record):
-        raise Refused("no-way-back", coupled, next_step="its promote is final; the topic stays at the target")
+def _refuse_left_behind(state: State, record: TopicRecord) -> None:
+    if left := left_behind(state, record):
+        raise Refused("no-way-back", left, next_step="its promote is final; the topic stays at the target")
+
+
+def _whole_unit(state: State, record: TopicRecord) -> Unit:
+    """Return the rest of a topic's unit; refuse a unit of which a topic is not rolled back, or was given up."""
+    unit = Unit.of(state, record)
+    if against := unit.not_asked_for():
+        raise Refused("coupled-topics", against)
+    return unit
 
 
 def _none_given_up(_: str) -> bool:

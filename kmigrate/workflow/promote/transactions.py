@@ -14,7 +14,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
 
-__all__ = ["coupled_with", "is_transactional", "open_on", "unrecorded_writers", "wait_until_none_open"]
+__all__ = ["is_transactional", "left_behind", "open_on", "unrecorded_writers", "wait_until_none_open"]
 
 _PAUSE_S = 0.005
 _MOST_NAMED = 3
@@ -25,17 +25,25 @@ def is_transactional(state: State, record: TopicRecord) -> bool:
     return any(record.topic in each.topics for each in state.transactions(record.link))
 
 
-def coupled_with(state: State, record: TopicRecord) -> str:
-    """Name a topic or group that transactions couple with a topic; '' for none. Only the topic itself is rolled back.
+def left_behind(state: State, record: TopicRecord) -> str:
+    """Name a topic or group that transactions couple with a topic, and that cannot go back with the topic; '' for none.
 
-    Afterwards the producer would write at both clusters in one transaction, which no router accepts.
+    After a rollback the producer would write at both clusters in one transaction, which no router accepts.
     """
     topics, groups = unit_of(state.couplings(record.link), [record.topic])
-    found = [(f"topic {name}", by) for name, by in sorted(topics.items())]
-    found += [(f"the offsets of group {name}", by) for name, by in sorted(groups.items())]
-    for what, by in found:
-        return f"topic {record.topic} is written in transactions together with {what} (transactional id {by})"
+    for name, by in sorted(topics.items()):
+        other = state.topic(record.link, name)
+        if other is None:
+            return _together(record, f"topic {name}, which link {record.link} does not mirror", by)
+        if other.at_target and not other.copied_back:
+            return _together(record, f"topic {name}, which has no way back", by)
+    for name, by in sorted(groups.items()):
+        return _together(record, f"the offsets of group {name}", by)
     return ""
+
+
+def _together(record: TopicRecord, what: str, by: str) -> str:
+    return f"topic {record.topic} is written in transactions together with {what} (transactional id {by})"
 
 
 async def unrecorded_writers(state: State, target: ClusterClient, record: TopicRecord) -> str:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.lifecycle import ROLLBACK_BEHIND_FENCE, ROLLING_BACK, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import Action, Asked, RollbackTerms, TopicRecord
+from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, refuse
 from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS, given_back
-from kmigrate.workflow.promote.transactions import coupled_with, unrecorded_writers
+from kmigrate.workflow.promote.transactions import left_behind, unrecorded_writers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose
 
@@ -44,8 +46,9 @@ async def roll_back_topics(
         return propose(connections.log, judged.verb, found)
     refuse_finished(link)
     found += _unheard_routers(connections.log)
+    found += _left_out(connections.log.state, link.name, topics)
     for record in records.values():
-        if names := coupled_with(connections.log.state, record):
+        if names := left_behind(connections.log.state, record):
             found.append(refuse("no-way-back", names, "its promote is final; the topic stays at the target"))
         if names := await unrecorded_writers(connections.log.state, connections.target, record):
             found.append(refuse("no-way-back", names, "its promote is final; the topic stays at the target"))
@@ -101,6 +104,18 @@ def _unheard_routers(log: StateLog) -> list[Finding]:
         )
         for name in sorted(names)
     ]
+
+
+def _left_out(state: State, link: str, topics: Sequence[str]) -> list[Finding]:
+    """Refuse to leave out topics that are written in the same transactions and can be rolled back, too."""
+    found: list[Finding] = []
+    for topic, name in sorted(coupled_topics(state.couplings(link), topics).items()):
+        record = state.topic(link, topic)
+        if record is not None and record.phase is TopicPhase.PROMOTED and record.copied_back:
+            what = f"{topic} is written in the same transactions (transactional id {name})"
+            together = advised("rollback", link, *sorted({*topics, topic}))
+            found.append(refuse("coupled-topics", what, f"roll them back together: {together}"))
+    return found
 
 
 async def _partitions(connections: Connections, record: TopicRecord) -> list[Finding]:

@@ -13,6 +13,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.rights import read_rights
 from kmigrate.cluster.transactions import id_state, listed_ids, refuse_unwritable_id, tells_transactions
 from kmigrate.errors import BrokerRefused, KmigrateError
+from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.grants import CLUSTER_NAME
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence
@@ -26,7 +27,7 @@ from kmigrate.state.log import Decide, StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, warn
 from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS
-from kmigrate.workflow.promote.transactions import coupled_with, is_transactional
+from kmigrate.workflow.promote.transactions import is_transactional, left_behind
 from kmigrate.workflow.verbs.proposal import Write
 from kmigrate.workflow.verbs.routers import unheard_routers
 
@@ -56,7 +57,7 @@ async def without_way_back(
     state = connections.log.state
     written = [record for record in records if is_transactional(state, record)]
     against = await _of_transactions(connections, source, rights, written) if written else []
-    return {
+    final = {
         record.topic: [
             *_of_record(state, record, terms),
             *(against if record in written else ()),
@@ -68,10 +69,26 @@ async def without_way_back(
         ]
         for record in records
     }
+    return {topic: why or _of_unit(state, records[0].link, topic, final) for topic, why in final.items()}
+
+
+def _of_unit(state: State, link: str, topic: str, final: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the topics without a way back that transactions couple with a topic: a unit goes back whole."""
+    coupled = sorted(coupled_topics(state.couplings(link), [topic]))
+    stays = [name for name in coupled if (final[name] if name in final else not _goes_back(state, link, name))]
+    return [f"it is written in transactions together with {name}, which has no way back" for name in stays]
+
+
+def _goes_back(state: State, link: str, topic: str) -> bool:
+    """Return whether a topic outside the promote has a way back, or gets one by a promote that is under way."""
+    record = state.topic(link, topic)
+    if record is None or record.at_target:
+        return record is not None and record.copied_back
+    return record.terms is not None and record.terms.way_back
 
 
 def _of_record(state: State, record: TopicRecord, terms: PromoteTerms) -> list[str]:
-    coupled = coupled_with(state, record)
+    coupled = left_behind(state, record)
     against = {
         "its offsets are mapped": record.mapped,
         coupled: bool(coupled),

@@ -241,7 +241,10 @@ def test_a_source_that_does_not_answer_in_time_is_named_and_the_topic_stays_prom
     ("against", "reason"),
     [
         (StrayRecord("r2", "elsewhere", ("r2-1",)), "a process of router r2 has left without notice"),
-        (TransactionRecord("l", "till", 1, 0, 2, 0, ("t", "u")), "together with topic u (transactional id till)"),
+        (
+            TransactionRecord("l", "till", 1, 0, 2, 0, ("t", "u")),
+            "together with topic u, which link l does not mirror (transactional id till)",
+        ),
         (TransactionRecord("l", "till", 1, 0, -1, -1, ("t",), ("g",)), "together with the offsets of group g"),
     ],
 )
@@ -300,8 +303,11 @@ def with_open(monkeypatch: pytest.MonkeyPatch, *answers: tuple[str, ...]) -> lis
     return stage_of
 
 
-def transactional() -> Stage:
-    stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, WRITER, PENDING))
+PATIENT = replace(PENDING, way_back=replace(WAY, terms=replace(TERMS, pending_timeout_s=4.0, fence_timeout_s=4.0)))
+
+
+def transactional(record: TopicRecord = PENDING) -> Stage:
+    stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, WRITER, record))
     stage.target.stage = stage  # type: ignore[attr-defined]
     return stage
 
@@ -310,7 +316,7 @@ def test_the_fence_of_a_topic_with_transactions_follows_the_end_of_the_open_ones
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No transaction begins from a record before the fence on, and the target is asked again behind the fence."""
-    stage = transactional()
+    stage = transactional(PATIENT)
     asked = with_open(monkeypatch, ("till",), ("till",), ())
     record = ended(stage)
     assert record.phase is TopicPhase.MIRRORING
@@ -358,9 +364,8 @@ def test_a_router_that_does_not_say_that_no_transaction_begins_gives_the_rollbac
 
 
 def test_a_controller_that_takes_over_while_transactions_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = transactional()
-    way = replace(WAY, closing=True, fence_epoch=4)
-    stage.log = MemoryLog(LINK, ROUTER, *SHARED, WRITER, replace(PENDING, way_back=way))
+    assert PATIENT.way_back is not None
+    stage = transactional(replace(PATIENT, way_back=replace(PATIENT.way_back, closing=True, fence_epoch=4)))
     with_open(monkeypatch, ())
     assert ended(stage).phase is TopicPhase.MIRRORING
 
@@ -372,7 +377,7 @@ def test_routers_let_no_transaction_begin_while_a_rollback_closes_the_topic() ->
 
 
 def test_a_topic_that_is_coupled_while_its_transactions_end_is_not_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = transactional()
+    stage = transactional(PATIENT)
     wider = [replace(WRITER, topics=("t", "u"))]
 
     async def open_writers(*_: Any) -> dict[str, frozenset[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,13 +11,13 @@ import pytest
 from kmigrate.cluster.client import ProducerState
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import CopyIdentity, TopicRecord, TransactionRecord
+from kmigrate.model.records import CopyIdentity, TopicRecord, TransactionRecord, WayBack
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.promote import transactions
 from kmigrate.workflow.promote.transactions import (
-    coupled_with,
     is_transactional,
+    left_behind,
     open_on,
     unrecorded_writers,
     wait_until_none_open,
@@ -37,17 +38,26 @@ def writer(name: str, *topics: str, groups: tuple[str, ...] = ()) -> Transaction
     return TransactionRecord("l", name, 1, 0, 2, 0, topics, groups)
 
 
-def test_a_topic_alone_in_its_transactions_is_coupled_with_nothing() -> None:
-    state = state_of(writer("till", "t"), writer("shop", "u", "v"))
-    assert (is_transactional(state, TOPIC), coupled_with(state, TOPIC)) == (True, "")
-    assert not is_transactional(state_of(writer("shop", "u")), TOPIC)
+def test_a_topic_alone_in_its_transactions_is_left_behind_nothing() -> None:
+    state = state_of(writer("till", "t"), writer("shop", "n", "m"))
+    assert (is_transactional(state, TOPIC), left_behind(state, TOPIC)) == (True, "")
+    assert not is_transactional(state_of(writer("shop", "n")), TOPIC)
 
 
-def test_what_transactions_couple_is_named_with_a_transactional_id() -> None:
-    told = coupled_with(state_of(writer("till", "t", "u"), writer("shop", "u", groups=("g",))), TOPIC)
-    assert told == "topic t is written in transactions together with topic u (transactional id till)"
-    told = coupled_with(state_of(writer("till", "t", groups=("g",))), TOPIC)
-    assert told == "topic t is written in transactions together with the offsets of group g (transactional id till)"
+def test_what_cannot_go_back_with_a_topic_is_named_with_a_transactional_id() -> None:
+    together = "topic t is written in transactions together with"
+    told = left_behind(state_of(writer("till", "t", "n"), writer("shop", "n", groups=("g",))), TOPIC)
+    assert told == f"{together} topic n, which link l does not mirror (transactional id till)"
+    told = left_behind(state_of(writer("till", "t", groups=("g",))), TOPIC)
+    assert told == f"{together} the offsets of group g (transactional id till)"
+    final = replace(TOPIC, topic="u")
+    told = left_behind(MemoryLog(TOPIC, final, writer("till", "t", "u")).state, TOPIC)
+    assert told == f"{together} topic u, which has no way back (transactional id till)"
+
+
+@pytest.mark.parametrize("other", [replace(TOPIC, way_back=WayBack({})), replace(TOPIC, phase=TopicPhase.MIRRORING)])
+def test_a_topic_that_has_a_way_back_or_is_mirrored_keeps_no_other_topic_at_the_target(other: TopicRecord) -> None:
+    assert left_behind(MemoryLog(TOPIC, replace(other, topic="u"), writer("till", "t", "u")).state, TOPIC) == ""
 
 
 @pytest.mark.parametrize(

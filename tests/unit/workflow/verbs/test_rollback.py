@@ -134,7 +134,12 @@ def test_a_topic_that_cannot_be_rolled_back_is_refused_with_the_reason(
     [
         ((RouterRecord("quiet", "r9", "elsewhere", "host:9", 1),), {}, "router-unheard"),
         ((StrayRecord("gone", "elsewhere", ("r7",)),), {}, "router-unheard"),
-        ((TransactionRecord("l", "till", 50, 3, 9, 8, ("t", "u")),), {}, "no-way-back"),
+        ((TransactionRecord("l", "till", 50, 3, 9, 8, ("t", "n")),), {}, "no-way-back"),
+        (
+            (TransactionRecord("l", "till", 50, 3, 9, 8, ("t", "u")), replace(TOPIC, topic="u")),
+            {},
+            "coupled-topics",
+        ),
         ((), {"producers": (ProducerState(7, 0, 3, 1, -1, 2),)}, "no-way-back"),
         ((), {"partitions": 2}, "partitions-changed"),
         ((replace(LINK, finished_ms=5),), {}, "link-finished"),

@@ -15,7 +15,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LatePolicy, PromoteTerms, RouterRecord, TopicRecord, TransactionRecord
 from kmigrate.model.rights import Operations, Rights
 from kmigrate.workflow.verbs import way_back
-from kmigrate.workflow.verbs.way_back import way_back_findings, without_way_back
+from kmigrate.workflow.verbs.way_back import _of_unit, way_back_findings, without_way_back
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK
 
@@ -151,13 +151,29 @@ def test_a_target_that_hides_a_transactional_id_is_named() -> None:
 @pytest.mark.parametrize(
     ("writer", "reason"),
     [
-        (replace(WRITER, topics=("t", "u")), "together with topic u (transactional id till)"),
+        (replace(WRITER, topics=("t", "n")), "together with topic n, which link l does not mirror"),
         (replace(WRITER, groups=("g",)), "together with the offsets of group g (transactional id till)"),
     ],
 )
 def test_a_topic_that_transactions_couple_has_no_way_back(writer: TransactionRecord, reason: str) -> None:
     (found,) = reasons(TOPIC, TERMS, writer)
     assert reason in found
+
+
+def test_a_unit_has_a_way_back_if_each_of_its_topics_has_one() -> None:
+    both, other = replace(WRITER, topics=("t", "u")), replace(TOPIC, topic="u")
+    without = "it is written in transactions together with u, which has no way back"
+    goes_along = replace(other, phase=TopicPhase.PROMOTE_PENDING, terms=TERMS)
+    assert reasons(TOPIC, TERMS, both, goes_along, rights=MARKERS) == []
+    for stays in (other, replace(goes_along, terms=PromoteTerms(1))):
+        assert reasons(TOPIC, TERMS, both, stays, rights=MARKERS) == [without]
+
+
+def test_a_topic_whose_promote_beside_it_has_no_way_back_has_none_either() -> None:
+    found = _of_unit(
+        MemoryLog(LINK, TOPIC, replace(WRITER, topics=("t", "u"))).state, "l", "t", {"t": [], "u": ["its offsets"]}
+    )
+    assert found == ["it is written in transactions together with u, which has no way back"]
 
 
 def test_a_router_that_a_seal_would_stand_in_for_leaves_no_way_back() -> None:
