@@ -36,6 +36,8 @@ class PromoteProgress:
 
     ready: set[str] = field(default_factory=set)
     """Topics that wait only for their groups before they are fenced."""
+    closed: set[str] = field(default_factory=set)
+    """Topics that are rolled back, and on which no transaction begins and none is open."""
     at_barrier: set[str] = field(default_factory=set)
     proven: dict[str, tuple[TopicRecord, ProvenTopic]] = field(default_factory=dict)
     """Each proven topic, with the record that was proven."""
@@ -45,6 +47,7 @@ class PromoteProgress:
     def leave(self, key: str) -> None:
         """Forget a topic whose promote is over, or begins anew."""
         self.ready.discard(key)
+        self.closed.discard(key)
         self.at_barrier.discard(key)
         self.proven.pop(key, None)
         self.waits.pop(key, None)
@@ -72,6 +75,13 @@ class PromoteProgress:
         for other in unit.left:
             if other.phase in _PENDING and other.key not in self.ready:
                 return f"{other.topic}, which is written together with {unit.topic}, is not ready"
+        return None
+
+    def not_closed_with(self, unit: Unit) -> str | None:
+        """Return another topic of a rollback's unit on which a transaction may be open."""
+        for other in unit.left:
+            if other.phase is TopicPhase.ROLLBACK_PENDING and other.key not in self.closed:
+                return f"{other.topic}, which is written together with {unit.topic}, has open transactions"
         return None
 
     async def wait_for_unit(self, log: StateLog, record: TopicRecord, deadline: float) -> None:

@@ -162,8 +162,7 @@ class TopicRollback:
 
     def _keep_turn(self, record: TopicRecord) -> None:
         """Keep the turn of a topic that is fenced or closing, whoever decided that."""
-        closing = record.way_back is not None and record.way_back.closing
-        if record.phase in ROLLBACK_BEHIND_FENCE or closing:
+        if record.phase in ROLLBACK_BEHIND_FENCE or _is_closing(record):
             self.rounds.go(self.key)
         else:
             self.rounds.over(self.key)
@@ -183,18 +182,19 @@ class TopicRollback:
         if names := await unrecorded_writers(self.log.state, self.target, record):
             raise Refused("no-way-back", names)
         await rehearse(self.target, record, self.table, self.check, self._deadline(record))
-        way = record.way_back
-        if way is not None and await self._transactions_ended(record, way) and await self._unit_ready(record):
+        way, deadline = record.way_back, self._deadline(record)
+        if way is None or not await self._transactions_ended(record, way, deadline):
+            return
+        if await self._unit_closed(record, deadline):
             await self._advance(record, TopicEvent.FENCE, replace(way, closing=False, fenced_ms=self.log.now_ms()))
 
-    async def _transactions_ended(self, record: TopicRecord, way: WayBack) -> bool:
+    async def _transactions_ended(self, record: TopicRecord, way: WayBack, deadline: float) -> bool:
         """Let no transaction begin, and wait until none is open; return False where the record has changed (rule C)."""
         if not is_transactional(self.log.state, record):
             return True
         if not way.closing:
             await self._close(record, way)
             return False
-        deadline = self._deadline(record)
         if not await self._all_closed(record, deadline):
             return False
         self.progress.note(self.key, "open transactions to end")
@@ -231,9 +231,14 @@ class TopicRollback:
         """Wait until the topic can be fenced; return False where the record has changed or is gone."""
 
         def not_ready(state: State) -> str | None:
-            return None if self._record(state) != record else self._why_not_ready(record)
+            if self._record(state) != record:
+                return None
+            why = self._why_not_ready(record)
+            (self.progress.ready.discard if why else self.progress.ready.add)(self.key)
+            return why or self.progress.not_ready_with(Unit.of(state, record))
 
-        timeout = self._terms(record).pending_timeout_s
+        terms = self._terms(record)
+        timeout = terms.fence_timeout_s if _is_closing(record) else terms.pending_timeout_s
         try:
             await self.progress.wait(self.log, self.key, not_ready, timeout, "the mirror and the routers")
         except WaitTimedOut as late:
@@ -242,13 +247,13 @@ class TopicRollback:
 
     def _why_not_ready(self, record: TopicRecord) -> str | None:
         behind = not_caught_up(record, self._copied(record), self._terms(record).lag_threshold, "target")
-        closing = record.way_back is not None and record.way_back.closing
-        unit = _whole_unit(self.log.state, record) if closing else Unit.of(self.log.state, record)
+        state = self.log.state
+        unit = _whole_unit(state, record) if _is_closing(record) else Unit.of(state, record)
         return behind or unit.not_asked_for() or silent_router(self.log, _none_given_up) or stray_router(self.log.state)
 
     async def _turn(self, record: TopicRecord) -> bool:
         """Wait for this topic's turn; return False where by then the topic is not ready, or its record has changed."""
-        if record.way_back is not None and record.way_back.closing:
+        if _is_closing(record):
             return True
         self.progress.note(self.key, "its turn: other topics are fenced before it")
         unit = Unit.of(self.log.state, record)
@@ -257,21 +262,20 @@ class TopicRollback:
         self.progress.note(self.key, None)
         return not waited or (self._record(self.log.state) == record and self._why_not_ready(record) is None)
 
-    async def _unit_ready(self, record: TopicRecord) -> bool:
-        """Wait until all topics of the unit can be fenced; return False where the record has changed."""
-        self.progress.ready.add(self.key)
+    async def _unit_closed(self, record: TopicRecord, deadline: float) -> bool:
+        """Wait until no transaction is open on any topic of the unit; return False where the record has changed."""
+        self.progress.closed.add(self.key)
 
-        def not_ready(state: State) -> str | None:
+        def not_closed(state: State) -> str | None:
             if self._record(state) != record:
                 return None
             _refuse_left_behind(state, record)
-            return self.progress.not_ready_with(_whole_unit(state, record))
+            return self.progress.not_closed_with(_whole_unit(state, record))
 
-        timeout = self._terms(record).pending_timeout_s
         try:
-            await self.progress.wait(self.log, self.key, not_ready, timeout, "its unit to be ready")
+            await self.progress.wait(self.log, self.key, not_closed, deadline - monotonic(), "its unit")
         except WaitTimedOut as late:
-            raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {late.what}") from late
+            raise Refused("open-transaction", f"{record.topic} was not fenced: {late.what}") from late
         return self._record(self.log.state) == record
 
     # rollback-fencing
@@ -415,6 +419,10 @@ def stray_router(state: State) -> str | None:
 def _refuse_left_behind(state: State, record: TopicRecord) -> None:
     if left := left_behind(state, record):
         raise Refused("no-way-back", left, next_step="its promote is final; the topic stays at the target")
+
+
+def _is_closing(record: TopicRecord) -> bool:
+    return record.way_back is not None and record.way_back.closing
 
 
 def _whole_unit(state: State, record: TopicRecord) -> Unit:

@@ -123,6 +123,10 @@ class Stage:
         return [r for r in self.log.history if isinstance(r, TopicRecord) and r.phase is TopicPhase.MIRRORING]
 
 
+def closing(record: TopicRecord) -> bool:
+    return record.way_back is not None and record.way_back.closing
+
+
 def test_the_first_flip_of_a_unit_names_the_others_and_their_fences() -> None:
     stage = Stage()
     asyncio.run(stage.run())
@@ -134,17 +138,38 @@ def test_the_first_flip_of_a_unit_names_the_others_and_their_fences() -> None:
     assert second.turned_epoch > first.turned_epoch > second.rolled_back_epoch
 
 
-def test_no_topic_of_a_unit_is_fenced_before_all_are_ready() -> None:
+def test_transactions_go_on_until_all_topics_of_a_unit_are_ready() -> None:
     stage = Stage(behind="u")
 
     async def catches_up() -> None:
         running = asyncio.create_task(stage.run())
         await stage.log.wait(lambda _: stage.progress.ready or None, 20.0, "t to be ready")
         assert stage.phases == {TopicPhase.ROLLBACK_PENDING}
+        assert not closing(stage.record("t"))
         stage.behind = ""
         await running
 
     asyncio.run(catches_up())
+    assert stage.phases == {TopicPhase.MIRRORING}
+
+
+def test_no_topic_of_a_unit_is_fenced_while_a_transaction_is_open_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, open_on_u = Stage(), {"till"}
+
+    async def open_writers(_: Any, topic: str, __: int) -> dict[str, frozenset[int]]:
+        return dict.fromkeys(open_on_u if topic == "u" else (), frozenset({1}))
+
+    monkeypatch.setattr(transactions, "open_writers", open_writers)
+
+    async def ends() -> None:
+        running = asyncio.create_task(stage.run())
+        await stage.log.wait(lambda _: stage.progress.closed or None, 20.0, "t to be closed")
+        assert closing(stage.record("t"))
+        assert (stage.progress.closed, stage.phases) == ({ASKED.key}, {TopicPhase.ROLLBACK_PENDING})
+        open_on_u.clear()
+        await running
+
+    asyncio.run(ends())
     assert stage.phases == {TopicPhase.MIRRORING}
 
 
@@ -167,13 +192,23 @@ def test_a_topic_waits_for_a_coupled_topic_that_nobody_has_asked_to_roll_back() 
     assert stage.reason("t").startswith("not-ready")
 
 
-def test_a_topic_that_is_given_up_before_the_fence_keeps_its_unit_at_the_target() -> None:
-    stage = Stage(behind="u")
+def test_a_topic_that_is_given_up_before_the_fence_keeps_its_unit_at_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, none_open = Stage(), False
+
+    async def open_writers(_: Any, topic: str, __: int) -> dict[str, frozenset[int]]:
+        return {} if none_open or topic == "t" else {"till": frozenset({1})}
+
+    monkeypatch.setattr(transactions, "open_writers", open_writers)
 
     async def taken_back() -> None:
+        nonlocal none_open
         running = asyncio.create_task(stage.run())
-        await stage.log.wait(lambda _: stage.progress.ready or None, 20.0, "t to be ready")
+        await stage.log.wait(lambda _: stage.progress.closed or None, 20.0, "t to be closed")
         await stage.log.append(lambda _: given_back(stage.record("u"), "cancelled: taken back by ann"))
+        await stage.log.wait(lambda _: stage.reason("t") or None, 20.0, "t to be given up")
+        none_open = True
         await running
 
     asyncio.run(taken_back())
