@@ -29,6 +29,7 @@ SOLD = "sales"
 BOOKED = "bookings"
 """A topic that one of these producers writes in the same transactions."""
 ALL = (*TOPICS, SOLD, BOOKED, RETRIED)
+UNKNOWN_PRODUCER = "org.apache.kafka.common.errors.UnknownProducerIdException"
 TURNS = 3
 """Changes of direction after the first promote: two rollbacks, and the promote between them."""
 GROUP = "billing"
@@ -184,7 +185,7 @@ class Tills:
         assert values[b"shop"] == dict.fromkeys(range(3), numbers)
         by_librdkafka = [error for error in self.librdkafka.aborted if "UNKNOWN_PRODUCER_ID" in error]
         assert 0 < len(by_librdkafka) <= TURNS, self.librdkafka.aborted
-        assert 0 < self.java.said.count("UnknownProducerIdException") <= TURNS, self.java.said
+        assert 0 < self.java.said.count(f"aborted {UNKNOWN_PRODUCER}") <= TURNS, self.java.said
 
 
 def roll_back_with_an_open_transaction(run: Migration) -> None:
