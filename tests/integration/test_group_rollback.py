@@ -75,42 +75,69 @@ def assert_clean(run: Migration) -> None:
     assert verdict.clean, f"{verdict.named}\n{run.logs()}"
 
 
-def test_a_group_goes_to_the_target_and_back_twice_also_with_its_topic_promoted(migration: Migration) -> None:
-    """Members of three families; the second time the topic is promoted meanwhile, with its way back open."""
-    run = migration
-    begin(
-        run,
-        ConsumerSpec("c-rd", "librdkafka", GROUP, (TOPIC,)),
-        ConsumerSpec("c-java", "java", GROUP, (TOPIC,)),
-        ConsumerSpec("c-aio", "aiokafka", GROUP, (TOPIC,), FRESH),
-    )
-    promote(run, 3)
-    roll_back(run, 3)
-    promote(run, 3)
+FAMILIES = (
+    ConsumerSpec("c-rd", "librdkafka", GROUP, (TOPIC,)),
+    ConsumerSpec("c-java", "java", GROUP, (TOPIC,)),
+    ConsumerSpec("c-aio", "aiokafka", GROUP, (TOPIC,), FRESH),
+)
+NEWER = (
+    ConsumerSpec("c-rd", "librdkafka", GROUP, (TOPIC,), NEW),
+    ConsumerSpec("c-java", "java", GROUP, (TOPIC,), NEW),
+)
+
+
+def reports(run: Migration) -> list[tuple[str, str]]:
+    return [(each["action"], each["outcome"]) for each in run.does("report", "list", GROUP)["reports"]]
+
+
+def promote_topic(run: Migration) -> None:
     time.sleep(1.5)  # so that no write past the router is recent
     run.does("promote", TOPIC, "--yes", "--way-back")
     goes_on(run)
-    roll_back(run, 3)
-    run.does("rollback", TOPIC, "--yes")
-    goes_on(run)
+
+
+def test_a_group_goes_back_to_the_source_and_is_promoted_again_while_its_topic_stays(migration: Migration) -> None:
+    run = migration
+    begin(run, *FAMILIES)
     promote(run, 3)
-    reports = run.does("report", "list", GROUP)["reports"]
-    assert [(each["action"], each["outcome"]) for each in reports][:3] == [
-        ("promote", "done"), ("rollback", "done"), ("promote", "done")
-    ]  # fmt: skip
+    promote_topic(run)
+    roll_back(run, 3)
+    promote(run, 3)
+    done = [("promote", "done"), ("rollback", "done"), ("promote", "done")]
+    wait_until(lambda: reports(run) == done, 30, lambda: f"a report of each request: {reports(run)}")
     assert_clean(run)
 
 
-def test_members_of_the_new_protocol_go_back_with_their_group(tmp_path: Path) -> None:
+@pytest.mark.soak
+def test_a_group_and_its_topic_go_back_in_either_order_again_and_again(migration: Migration) -> None:
+    run = migration
+    begin(run, *FAMILIES)
+    for _ in range(2):
+        promote(run, 3)
+        roll_back(run, 3)
+        promote(run, 3)
+        promote_topic(run)
+        roll_back(run, 3)
+        run.does("rollback", TOPIC, "--yes")
+        goes_on(run)
+        promote(run, 3)
+        promote_topic(run)
+        run.does("rollback", TOPIC, "--yes")
+        roll_back(run, 3)
+    assert_clean(run)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("members", [NEWER, (*NEWER, FAMILIES[-1])], ids=["new protocol", "both protocols"])
+def test_members_of_the_new_protocol_go_back_with_their_group(
+    tmp_path: Path, members: tuple[ConsumerSpec, ...]
+) -> None:
+    count = len(members)
     with fresh_migration(tmp_path, SETTINGS, source_version=TARGET_VERSION, config=HASTY) as run:
-        begin(
-            run,
-            ConsumerSpec("c-rd", "librdkafka", GROUP, (TOPIC,), NEW),
-            ConsumerSpec("c-java", "java", GROUP, (TOPIC,), NEW),
-        )
-        promote(run, 2)
-        roll_back(run, 2)
-        promote(run, 2)
+        begin(run, *members)
+        promote(run, count)
+        roll_back(run, count)
+        promote(run, count)
         assert_clean(run)
 
 
@@ -119,10 +146,7 @@ def test_members_of_the_new_protocol_go_back_with_their_group(tmp_path: Path) ->
 def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration, victim: str) -> None:
     """kill -9 of an engine, then a restart: the rollback, or its repetition, ends, and no record is skipped."""
     run = migration
-    members = (
-        ConsumerSpec("c-rd", "librdkafka", GROUP, (TOPIC,)),
-        ConsumerSpec("c-aio", "aiokafka", GROUP, (TOPIC,), FRESH),
-    )
+    members = (FAMILIES[0], FAMILIES[2])
     begin(run, *members)
 
     def strike() -> None:
@@ -146,10 +170,9 @@ def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration
 @pytest.mark.soak
 def test_a_source_that_stands_still_keeps_a_rollback_back_and_the_members_read_on(migration: Migration) -> None:
     run = migration
-    begin(run, ConsumerSpec("c-rd", "librdkafka", GROUP, (TOPIC,)))
+    begin(run, FAMILIES[0])
     promote(run, 1)
-    time.sleep(1.5)  # so that no write past the router is recent
-    run.does("promote", TOPIC, "--yes", "--way-back")
+    promote_topic(run)
     (node,) = run.source.brokers
     run.source.pause(node)
     refused = run.cli("group", "rollback", GROUP, "--yes")

@@ -29,7 +29,7 @@ from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import GroupEvent, GroupPhase, advance_group
 from kmigrate.model.members import member_mark
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import GroupRecord, LinkRecord, group_key
+from kmigrate.model.records import GroupRecord, LinkRecord, group_key, misplaced_key
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -100,6 +100,7 @@ class GroupRollback:
             await place.leave()  # of an earlier try: while a member is there, no positions can be written
             opened = self._opened(record, await self._carry(source, record))
             await (self._open_in_place(place, opened) if await self._is_mixed() else self._write(opened))
+            await self._forget_sightings()
         except KmigrateError as error:
             await self._give_up(error)
             raise
@@ -285,6 +286,11 @@ class GroupRollback:
         if self.log.state.group(self.link.name, self.group) != changed:
             raise Refused("changed-meanwhile", f"the record of group {self.group} was changed by somebody else")
         return changed
+
+    async def _forget_sightings(self) -> None:
+        """Forget members and commits that were seen on the source after the promote: they have their place again."""
+        key = misplaced_key(self.link.name, self.group)
+        await self.log.append(lambda state: (key, None) if key in state.records else None)
 
     def _opened(self, record: GroupRecord, written: Committed) -> GroupRecord:
         """Return the record of the group at the source (rule E)."""

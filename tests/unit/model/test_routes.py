@@ -21,7 +21,7 @@ from kmigrate.model.records import (
     TransactionRecord,
     WayBack,
 )
-from kmigrate.model.routes import DIRECT_LIMIT, Serve, finished, id_shift, next_table, routing_table
+from kmigrate.model.routes import DIRECT_LIMIT, GroupRoute, Serve, finished, id_shift, next_table, routing_table
 from kmigrate.model.state import State
 
 LINK = LinkRecord("l", "uuid", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "cluster"), 1)
@@ -133,6 +133,17 @@ def test_members_join_anew_in_a_promote_but_for_a_group_in_transactions_before_i
     followed = routing_table(state(moves, waits, till)).followed
     assert (followed["moves"].gathering, followed["moves"].rejoining) == (True, frozen or not coupled)
     assert (followed["waits"].gathering, followed["waits"].rejoining) == (False, False)
+
+
+@pytest.mark.parametrize("mode", list(GroupMode))
+def test_a_group_that_is_rolled_back_is_the_targets_until_its_end_and_held_while_frozen(mode: GroupMode) -> None:
+    back = GroupRecord("l", "g", GroupPhase.ROLLING_BACK, 1, mode=mode)
+    for gathering, frozen in ((False, False), (True, False), (True, True)):
+        table = routing_table(state(replace(back, gathering=gathering, frozen=frozen)))
+        assert table.followed == {"g": GroupRoute("l", gathering, frozen, at_target=True)}
+        assert table.held_groups == ({"g"} if frozen else set())
+    again = routing_table(state(replace(back, phase=GroupPhase.MIRRORED)))
+    assert ("g" in again.followed, "g" in again.held_groups) == (mode is GroupMode.FOLLOW, mode is GroupMode.HOLD)
 
 
 def test_translated_ids_never_fall_below_the_direct_limit_and_never_overflow() -> None:

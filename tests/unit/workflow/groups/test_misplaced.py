@@ -66,6 +66,15 @@ def test_who_was_at_a_router_until_the_promote_is_not_named() -> None:
     assert not_former([GroupMember("routed-1", "shop", "/h"), FORGOTTEN], record) == (FORGOTTEN,)
 
 
+def test_who_was_at_a_router_until_the_rollback_is_not_named_on_the_target(
+    described: dict[str, tuple[GroupMember, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = _Watched(replace(MIRRORED, former=(member_mark("routed-1"),)), monkeypatch=monkeypatch)
+    described["g"] = (GroupMember("routed-1", "shop", "/h"),)
+    run(watched.watch.look())
+    assert watched.record.members == ()
+
+
 def test_a_member_that_is_there_refuses_and_one_that_has_gone_warns() -> None:
     there = seen_members(EMPTY, PROMOTED, (FORGOTTEN,), 5_000)
     (finding,) = misplaced_findings(PROMOTED, there, 5_000, verb="kmigrate promote t")
@@ -120,13 +129,15 @@ def test_a_finish_names_commits_on_the_source_that_no_watch_has_recorded() -> No
 
 
 class _Watched:
-    """A watch without hold, with a state log in memory and the group's committed offsets on the source."""
+    """A watch with a state log in memory and the group's committed offsets on the source."""
 
-    def __init__(self, *records: GroupRecord | TopicRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, *records: GroupRecord | TopicRecord, monkeypatch: pytest.MonkeyPatch, hold: bool = False
+    ) -> None:
         self.log = MemoryLog(LINK, *records)
         self.figures = GroupFigures()
         self.commits: dict[str, dict[int, int]] = {}
-        settings = WatchSettings(hold=False)
+        settings = WatchSettings(hold=hold)
         connections: Any = SimpleNamespace(log=self.log, target=object(), source=self._source)
         self.watch = GroupWatch(connections, settings, self.figures)
         monkeypatch.setattr("kmigrate.workflow.groups.watch.read_all_positions", self._positions)
@@ -170,6 +181,38 @@ def test_the_watch_leaves_a_group_alone_while_its_promote_is_under_way(
     described["g"] = (FORGOTTEN,)
     run(watched.watch.look())
     assert misplaced_key("l", "g") not in watched.log.state.records
+
+
+@pytest.mark.parametrize("looks_between", [False, True])
+def test_a_hold_ends_with_a_rollback_and_the_next_promote_begins_another(
+    looks_between: bool, described: dict[str, tuple[GroupMember, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollback may begin and end between two looks of the watch."""
+    done: list[str] = []
+
+    class Hold:
+        session_s = 1800
+
+        def __init__(self, *_: object) -> None: ...
+
+        async def take(self) -> int:
+            done.append("take")
+            return 0
+
+        async def release(self) -> None:
+            done.append("release")
+
+    monkeypatch.setattr("kmigrate.workflow.groups.watch.GroupHold", Hold)
+    watched = _Watched(PROMOTED, monkeypatch=monkeypatch, hold=True)
+    run(watched.watch.look())
+    run(watched.watch.look())
+    assert done == ["take"]
+    if looks_between:
+        watched.log._put(PROMOTED.key, replace(MIRRORED, phase=GroupPhase.ROLLING_BACK))
+        run(watched.watch.look())
+    watched.log._put(PROMOTED.key, replace(PROMOTED, since_ms=9))
+    run(watched.watch.look())
+    assert done == ["take", "release", "take"]
 
 
 def test_commits_on_the_source_after_the_promote_are_recorded(

@@ -22,7 +22,7 @@ from kmigrate.model.members import member_mark
 from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.presences import GroupReport, RouterPresence
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import GroupRecord, RouterRecord, TopicRecord, WayBack
+from kmigrate.model.records import GroupRecord, MisplacedRecord, RouterRecord, TopicRecord, WayBack, misplaced_key
 from kmigrate.workflow.base.offset_maps import Positions
 from kmigrate.workflow.base.unit import PromoteProgress
 from kmigrate.workflow.groups import membership, rollback
@@ -182,6 +182,12 @@ def test_the_controller_promotes_no_group_by_itself_that_a_person_has_rolled_bac
     made = stage()
     asyncio.run(made.run())
     assert not made.group.auto
+
+
+def test_what_was_seen_on_the_source_after_the_promote_is_forgotten() -> None:
+    made = stage(GROUP, TOPIC, MisplacedRecord("l", "g", commits={"t": {0: 9}}))
+    asyncio.run(made.run())
+    assert misplaced_key("l", "g") not in made.log.state.records
 
 
 def test_a_rollback_goes_on_where_a_controller_has_left_it() -> None:

@@ -40,6 +40,7 @@ def _shot(
         ("topics promoted", _shot(), False, "no topic is mirrored"),
         ("groups promoted", _shot(groups=(_group("g", GroupPhase.PROMOTING),)), False, "group g is promoting"),
         ("groups mirrored", _shot(groups=(_group("g", GroupPhase.PROMOTING),)), True, ""),
+        ("groups promoted", _shot(groups=(_group("g", GroupPhase.ROLLING_BACK),)), True, ""),
         ("mirror running", _shot(mirrors=(MirrorPresence("i", "l", 0, True, 500),)), True, ""),
         ("mirror running", _shot(mirrors=(MirrorPresence("i", "l", 0, False, 500),)), False, "no mirror"),
         ("router running", _shot(), False, "no router"),

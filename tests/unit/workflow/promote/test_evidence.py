@@ -257,6 +257,28 @@ def test_a_group_leaves_a_report_at_once(done: bool) -> None:
         assert report.positions == {}
 
 
+@pytest.mark.parametrize("done", [True, False])
+def test_the_rollback_of_a_group_leaves_a_report(done: bool) -> None:
+    asked = GroupRecord("l", "g", GroupPhase.ROLLING_BACK, 6_000, promoted_ms=1_500, asked=ASKED_BACK)
+    end = (
+        replace(asked, phase=GroupPhase.MIRRORED, since_ms=6_500, promoted_ms=0, written={"t": {0: 9}})
+        if done
+        else replace(asked, phase=GroupPhase.PROMOTED, since_ms=6_600, reason="not-drained: r1", way_on="restart r1")
+    )
+    story = Story()
+    story.see(asked)
+    story.see(replace(asked, gathering=True))
+    assert story.reports(after_s=0.0) == []
+    story.see(end)
+    [report] = story.reports(after_s=0.0)
+    assert report.action is Action.ROLLBACK
+    if done:
+        assert (report.outcome, report.ended_ms, report.positions) == (Outcome.DONE, 6_500, {"t": {0: 9}})
+    else:
+        assert (report.outcome, report.ended_ms) == (Outcome.GIVEN_UP, 6_600)
+        assert (report.reason, report.way_on, report.positions) == ("not-drained: r1", "restart r1", {})
+
+
 def test_a_record_without_a_request_and_a_topic_that_is_gone_leave_no_report() -> None:
     story = Story(replace(FLIPPED, asked=None))
     story.see(PENDING)

@@ -122,6 +122,26 @@ def test_groups_and_links_have_their_own_steps() -> None:
     }
 
 
+def test_a_rollback_of_a_group_has_its_steps() -> None:
+    promoted = replace(GROUP, phase=GroupPhase.PROMOTED, since_ms=131, promoted_ms=130)
+    back = replace(promoted, phase=GroupPhase.ROLLING_BACK, since_ms=140)
+    events = followed(
+        promoted,
+        back,
+        replace(back, gathering=True),
+        replace(promoted, since_ms=150, reason="members-not-joined: app"),
+        replace(back, since_ms=160),
+        replace(GROUP, since_ms=170),
+    )
+    assert [(event.at_ms, event.happened, event.reason) for event in events] == [
+        (130, Happened.FLIPPED, ""),
+        (140, Happened.ROLLBACK_ASKED, ""),
+        (150, Happened.GIVEN_UP, "members-not-joined: app"),
+        (160, Happened.ROLLBACK_ASKED, ""),
+        (170, Happened.ROLLED_BACK, ""),
+    ]
+
+
 def test_a_link_that_was_made_anew_is_another_link() -> None:
     events = followed(replace(LINK, uuid="v", created_ms=200))
     assert [(event.at_ms, event.happened) for event in events] == [(200, Happened.LINK_CREATED)]
