@@ -40,7 +40,7 @@ GRANTS: tuple[Grant, ...] = (
         "source",
         "GROUP",
         "READ",
-        "keep members out of promoted groups (else they are only named); notes of copies back",
+        "keep members out of promoted groups (else they are only named); roll groups back; notes of copies back",
     ),
     Grant("source", "CLUSTER", "DESCRIBE_CONFIGS", "compare the brokers' limits with the target's", CLUSTER_NAME),
     Grant("source", "CLUSTER", "DESCRIBE", "read the access rules of mirrored topics and groups", CLUSTER_NAME),

@@ -154,7 +154,7 @@ function showAttention(status) {
   fill("attention", model, ([level, title, reason]) => el("li", { class: level }, el("span", { class: "name" }, title), " ", reason));
 }
 
-const ROLLING_BACK = ["rollback-pending", "rollback-fencing", "rollback-fenced"];
+const ROLLING_BACK = ["rollback-pending", "rollback-fencing", "rollback-fenced", "rolling-back"];
 
 function phaseClass(phase) {
   if (phase === "promoted") return "promoted";

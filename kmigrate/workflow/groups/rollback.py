@@ -34,6 +34,7 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.retry import Backoff
+from kmigrate.protocol.codes import Code
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
@@ -56,6 +57,8 @@ __all__ = ["GroupRollback"]
 _PAUSE_S = 0.1
 _GIVING_UP_S = 2.0
 """Longest wait for the source's positions when a rollback is given up; the members wait meanwhile."""
+_OF_A_MEMBER = frozenset({Code.UNKNOWN_MEMBER_ID.name, Code.REBALANCE_IN_PROGRESS.name})
+"""Errors of a commit from outside the group while a member is in it."""
 _AS_BEFORE = "the group is promoted as before; its members go on at the target"
 
 
@@ -247,15 +250,15 @@ class GroupRollback:
             if not failed:
                 return
             (topic, partition), why = next(iter(failed.items()))
-            await tries.pause(
-                Refused(
-                    "offsets-not-written",
-                    f"the source refused {len(failed)} position(s) of group {self.group}, first {topic}-{partition}: "
-                    f"{why}",
-                    still_true=_AS_BEFORE,
-                    next_step=f"see whether somebody runs this group on the source itself, then: {self._again}",
-                )
+            refused = Refused(
+                "offsets-not-written",
+                f"the source refused {len(failed)} position(s) of group {self.group}, first {topic}-{partition}: {why}",
+                still_true=_AS_BEFORE,
+                next_step=f"see whether somebody runs this group on the source itself, then: {self._again}",
             )
+            if not _OF_A_MEMBER.issuperset(failed.values()):
+                raise refused
+            await tries.pause(refused)
 
     async def _still_ours(self) -> None:
         """Refuse if another process has ended the rollback; the state log is read to its end first."""

@@ -12,9 +12,12 @@ from dataclasses import replace
 from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import ClusterClient, api_versions
 from kmigrate.cluster.committed_offsets import read_positions
+from kmigrate.cluster.rights import read_rights
 from kmigrate.errors import Failed
+from kmigrate.model.acl_commands import acl_command
 from kmigrate.model.lifecycle import GroupEvent, GroupMode, GroupPhase, advance_group
 from kmigrate.model.records import Action, Asked, GroupRecord, LinkRecord
+from kmigrate.model.rights import Standing
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
@@ -96,6 +99,7 @@ async def _guards(connections: Connections, link: LinkRecord, record: GroupRecor
     topics = {topic for topic, _ in committed} | described.assigned
     against = against_returning(state, record, topics)
     found = [*_transactions(state, record), *against, *_target_members(connections.log, record, described)]
+    found += await _rights(source, group)
     found += await _source_members(connections, source, record)
     if described.kind == NEW_PROTOCOL and ApiKey.CONSUMER_GROUP_HEARTBEAT not in await api_versions(source):
         what = f"group {group} uses the new group protocol (KIP-848), which {link.source.name} does not serve"
@@ -113,6 +117,15 @@ async def _guards(connections: Connections, link: LinkRecord, record: GroupRecor
             if count > link.settings.lag_threshold
         ][:_MOST_NAMED]
     return found + _mode(state, record, topics, described)
+
+
+async def _rights(source: ClusterClient, group: str) -> list[Finding]:
+    """Refuse where the source would not let kmigrate commit for the group; the members would wait meanwhile."""
+    if (await read_rights(source, (), [group])).standing("GROUP", "READ", group) is not Standing.MISSING:
+        return []
+    settings = source.settings
+    what = f"{settings.security.principal} lacks READ on group {group} of {settings.name}; needed for: its offsets"
+    return [refuse("right-missing", what, str(acl_command(settings, "GROUP", ("READ",), [group])))]
 
 
 def _transactions(state: State, record: GroupRecord) -> list[Finding]:

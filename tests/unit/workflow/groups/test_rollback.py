@@ -297,8 +297,15 @@ def test_a_hold_that_the_watch_has_taken_once_more_is_released_again() -> None:
 
 def test_a_source_that_refuses_positions_ends_a_rollback() -> None:
     made = stage()
-    made.source.refuses = ["GROUP_AUTHORIZATION_FAILED"] * 100
-    assert "GROUP_AUTHORIZATION_FAILED" in given_up(made, "offsets-not-written", timeout_s=0.2).what
+    made.source.refuses = ["GROUP_AUTHORIZATION_FAILED"]
+    assert "GROUP_AUTHORIZATION_FAILED" in given_up(made, "offsets-not-written").what
+    assert made.source.done == ["leave", "release", "write"], "the members wait meanwhile, so it is not tried again"
+
+
+def test_a_member_that_stays_on_the_source_unseen_ends_a_rollback() -> None:
+    made = stage()
+    made.source.refuses = ["UNKNOWN_MEMBER_ID"] * 100
+    given_up(made, "offsets-not-written", timeout_s=0.2)
 
 
 def test_a_source_that_does_not_answer_ends_a_rollback() -> None:

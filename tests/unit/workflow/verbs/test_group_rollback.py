@@ -25,6 +25,8 @@ from kmigrate.model.records import (
     TransactionRecord,
     WayBack,
 )
+from kmigrate.model.rights import NOT_REPORTED, Operations, Rights
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import ApiKey
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.verbs import group_rollback, roll_back_groups, wait_groups_rolled_back
@@ -37,6 +39,7 @@ GROUP = GroupRecord("l", "g", GroupPhase.PROMOTED, 1, mode=GroupMode.FOLLOW, ask
 ROUTER = RouterRecord("r", "i", "h", "h:1", 1)
 TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 0})
 PROMOTED = replace(TOPIC, phase=TopicPhase.PROMOTED)
+SOURCE = ClusterSettings("source", ())
 TILL = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",), ("g",))
 
 
@@ -46,11 +49,13 @@ class Estate:
 
     log: MemoryLog
     target: str = "target"
+    settings: ClusterSettings = SOURCE
     kind: str = "classic"
     members: tuple[GroupMember, ...] = (MEMBER,)
     on_source: tuple[GroupMember, ...] | Failed = ()
     positions: Committed = field(default_factory=lambda: {("t", 0): CommittedOffset(60, "")})
     end: int = 60
+    rights: Operations = NOT_REPORTED
     versions: dict[int, int] = field(default_factory=lambda: {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1})
 
     async def source(self, _: object) -> tuple[Estate, Estate]:
@@ -91,12 +96,16 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> list[Estate]:
     async def versions(_: object) -> dict[int, int]:
         return made[0].versions
 
+    async def rights(_: object, topics: object, groups: Collection[str]) -> Rights:
+        return Rights(NOT_REPORTED, groups=dict.fromkeys(groups, made[0].rights))
+
     async def misplaced(_: object, records: Any) -> dict[str, Any]:
         return {record.group: made[0].on_source for record in records}
 
     monkeypatch.setattr(group_rollback, "settled_groups", settled)
     monkeypatch.setattr(group_rollback, "read_positions", positions)
     monkeypatch.setattr(group_rollback, "api_versions", versions)
+    monkeypatch.setattr(group_rollback, "read_rights", rights)
     monkeypatch.setattr(group_rollback, "misplaced_in", misplaced)
     return made
 
@@ -203,6 +212,14 @@ def test_members_on_the_source_are_named(clusters: list[Estate]) -> None:
     it.on_source = Unreachable("broker-unreachable", "the source is away")
     with pytest.raises(Unreachable):
         rolled(it, clusters)
+
+
+def test_a_source_that_lets_kmigrate_not_commit_for_the_group_is_named_with_the_acl(clusters: list[Estate]) -> None:
+    it = estate()
+    it.rights = Operations.exactly({"DESCRIBE"})
+    assert refused(it, clusters).ref == "right-missing"
+    it.rights = Operations.exactly({"DESCRIBE", "READ"})
+    assert rolled(it, clusters).changes == ("roll back group g",)
 
 
 def test_members_of_the_new_protocol_need_a_source_that_serves_it(clusters: list[Estate]) -> None:
