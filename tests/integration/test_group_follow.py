@@ -58,7 +58,7 @@ def kinds(run: Migration) -> list[ConsumerGroupType]:
     return [group.type for group in admin.list_consumer_groups().result(20).valid]
 
 
-def test_moved_and_unmoved_members_share_a_group_until_its_promote(migration: Migration) -> None:
+def test_moved_and_unmoved_members_share_a_group_until_its_promote_and_after_its_rollback(migration: Migration) -> None:
     run = migration
     run.make_topic("orders", 6)
     run.make_topic("quiet", 1)
@@ -92,6 +92,13 @@ def test_moved_and_unmoved_members_share_a_group_until_its_promote(migration: Mi
     wait_until(lambda: run.does("status")["groups"][0]["target_members"] == 3, 60, "all members on the target")
     (group,) = run.does("group", "list")["groups"]
     assert (group["phase"], group["asked_automatically"]) == ("promoted", True)
+    run.does("group", "rollback", "billing", "--yes")
+    wait_until(lambda: members(run) == (3, 0), 60, "all members in the source's group again, through the router")
+    run.consumers_go_on()
+    (group,) = run.does("group", "list")["groups"]
+    assert (group["phase"], group["auto"]) == ("mirrored", False), "a person has decided"
+    run.does("group", "promote", "billing", "--yes")
+    wait_until(lambda: run.does("status")["groups"][0]["target_members"] == 3, 60, "all members on the target again")
     run.does("promote", "orders", "--yes")
     verdict = run.judge("orders")
     assert verdict.count("group_rereads") == 0, verdict.named

@@ -1,4 +1,7 @@
-"""Groups that are promoted and rolled back under live members: nothing is skipped, nothing is read twice."""
+"""Groups that are promoted and rolled back under live members: nothing is skipped, nothing is read twice.
+
+`test_group_follow.py`, `test_java_clients.py` and `test_rollback.py` roll groups back each day.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from kmigrate.sandbox.kafka import TARGET_VERSION
 from tests.integration.migration import PATIENT, Migration, fresh_migration, wait_until
 from tests.integration.test_group_follow import HASTY, NEW
 
+pytestmark = pytest.mark.soak
 GROUP = "billing"
 TOPIC = "orders"
 FRESH = {"metadata_max_age_ms": 3000}
@@ -108,7 +112,6 @@ def test_a_group_goes_back_to_the_source_and_is_promoted_again_while_its_topic_s
     assert_clean(run)
 
 
-@pytest.mark.soak
 def test_a_group_and_its_topic_go_back_in_either_order_again_and_again(migration: Migration) -> None:
     run = migration
     begin(run, *FAMILIES)
@@ -127,7 +130,6 @@ def test_a_group_and_its_topic_go_back_in_either_order_again_and_again(migration
     assert_clean(run)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("members", [NEWER, (*NEWER, FAMILIES[-1])], ids=["new protocol", "both protocols"])
 def test_members_of_the_new_protocol_go_back_with_their_group(
     tmp_path: Path, members: tuple[ConsumerSpec, ...]
@@ -141,7 +143,6 @@ def test_members_of_the_new_protocol_go_back_with_their_group(
         assert_clean(run)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("victim", ["controller", "router"])
 def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration, victim: str) -> None:
     """kill -9 of an engine, then a restart: the rollback, or its repetition, ends, and no record is skipped."""
@@ -167,7 +168,6 @@ def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration
     assert (verdict.count("group_gaps"), verdict.count("lost")) == (0, 0), f"{verdict.named}\n{run.logs()}"
 
 
-@pytest.mark.soak
 def test_a_source_that_stands_still_keeps_a_rollback_back_and_the_members_read_on(migration: Migration) -> None:
     run = migration
     begin(run, FAMILIES[0])

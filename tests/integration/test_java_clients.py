@@ -138,6 +138,10 @@ def test_java_applications_read_and_write_in_transactions_and_others_read_on_thr
         programs.go_on()
         wait_until(lambda: all(reader.records for reader in programs.readers), 60, "every reader to read")
         run.does("group", "promote", "readers", "--yes")
+        programs.go_on()
+        run.does("group", "rollback", "readers", "--yes")
+        programs.go_on()
+        run.does("group", "promote", "readers", "--yes")
         promoted = run.does("promote", "out", "--yes")
         assert [(group["group"], group["phase"]) for group in promoted["groups"]] == [("copy", "promoted")]
         programs.go_on()

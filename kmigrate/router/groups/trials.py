@@ -5,7 +5,8 @@ A  A trial join changes nothing at the target (`wire.trials`). The trial goes th
 B  A trial is made when a member joins, and again when the promote of its group begins. After a refusal, or an answer
    that says nothing, the member's first request after two seconds makes the next trial, so a granted right counts.
 C  While a trial has no answer, the router's report says so (`GroupReport.trials`), and the promote waits.
-   A group that is rolled back has its members at the target, and needs no trial.
+   No trial is made in a rollback, nor for a minute afterwards: the target's group may still have members. To a group
+   of the new protocol that has members, a trial join would add a member.
 D  After the promote the joins' own answers count. A refusal is told until the client is let in, ten minutes at most.
 """
 
@@ -101,7 +102,7 @@ class TrialJoins:
         if trial.pending:
             return False
         now, route = self._client.now(), self._shared.table.followed.get(group)
-        if route is not None and route.at_target:
+        if (route is not None and route.at_target) or self._shared.followers.returned(group, now):
             return False
         if route is not None and route.gathering and trial.at < self._shared.followers.gathering(group, now):
             return True

@@ -71,7 +71,7 @@ class Followers:
     _at_target: frozenset[str] = frozenset()
     """Groups that are rolled back."""
     _returned: dict[str, float] = field(default_factory=dict)
-    """Groups that follow again since the end of their rollback, with the time of that end."""
+    """Groups that follow or hold again since the end of their rollback, with the time of that end."""
 
     def heard(self, group: str, member_id: str, now: float) -> None:
         """Note that the source's coordinator has accepted a member."""
@@ -171,7 +171,8 @@ class Followers:
         self._opened |= dict.fromkeys(gone | (self._held - table.held_groups - table.followed.keys()), now)
         self._followed, self._held = frozenset(table.followed), frozenset(table.held_groups)
         at_target = frozenset(group for group, route in table.followed.items() if route.at_target)
-        self._returned |= dict.fromkeys((self._at_target - at_target) & table.followed.keys(), now)
+        waiting = table.followed.keys() | table.held_groups
+        self._returned |= dict.fromkeys((self._at_target - at_target) & waiting, now)
         self._at_target = at_target
         return gone
 

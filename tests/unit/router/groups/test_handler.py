@@ -1162,8 +1162,20 @@ def test_a_group_that_is_rolled_back_is_listed_as_the_target_has_it() -> None:
     assert member.asked(DESCRIBE) == []
 
 
-def test_no_trial_join_is_made_for_a_group_that_is_rolled_back() -> None:
+@pytest.mark.parametrize("mode", ["follow", "hold"])
+def test_no_trial_join_is_made_while_a_group_is_rolled_back_nor_just_afterwards(mode: str) -> None:
+    """The target's group may still have members, and a group of the new protocol would take the trial as another."""
     member = Member(g=RETURNING)
     member.join()
     later(member, 3)
+    if mode == "hold":
+        member.stage._held = ("g",)
+    member.turns(**{"g" if mode == "follow" else "none": GroupRoute("l")})
+    for _ in range(3):
+        member.join()
+        later(member, 18)
     assert member.trials == []
+    later(member, 7)
+    member.join()
+    member.hears()
+    assert len(member.trials) == 1
