@@ -157,9 +157,13 @@ class GroupWatch:
 
     async def _pause(self, seconds: float) -> None:
         """Wait; end the pause early where a group has been promoted meanwhile, so that the group is held at once."""
-        promoted = self._promoted(self._log.state)
-        until = monotonic() + seconds
-        while (remaining := until - monotonic()) > 0 and self._promoted(self._log.state) <= promoted:
+        seen, until = self._log.state, monotonic() + seconds
+        promoted = self._promoted(seen)
+        while (remaining := until - monotonic()) > 0:
+            state = self._log.state
+            if state.epoch != seen.epoch and not self._promoted(state) <= promoted:
+                return
+            seen = state
             await self._log.changed(remaining)
 
     @staticmethod
