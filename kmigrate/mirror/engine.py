@@ -123,7 +123,7 @@ class MirrorEngine:
         self._topics: dict[str, _View] = {}
         """The topics that are copied in that state, by name."""
         self._urgent_topics: set[str] = set()
-        """Those of them whose writers wait behind a fence."""
+        """Those of them whose writers wait behind a fence for this process."""
         self.meter = LinkMeter(link.source.settings.name, link.target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
         self.meter.back_lanes = lambda: self._reverse.meter.lanes
@@ -331,7 +331,7 @@ class MirrorEngine:
                 self._topics.pop(name, None)
                 continue
             self._topics[name] = view
-            if view.topic.urgent:
+            if view.topic.urgent and (view.owned or self._lease.held):
                 self._urgent_topics.add(name)
         return names
 

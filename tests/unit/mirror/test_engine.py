@@ -325,3 +325,15 @@ def test_a_topic_that_changes_its_direction_leaves_one_copier_before_the_other_b
     it._apply(log.state, cast("Copier", forward))
     assert order.index(("forward", ["ends"])) < order.index(("back", ["copies"]))
     assert ("back", ["ends"]) not in order
+
+
+def test_a_process_without_a_part_in_a_fence_has_nothing_urgent_to_say() -> None:
+    link = LinkRecord("l", "u", ClusterRef("s", ""), ClusterRef("t", ""), 1, copy=CopyIdentity(1, 0))
+    yours = AssignmentRecord("l", 5, ("me", "you"), {"t": (1, 1)})
+    log = MemoryLog(link, replace(LEASE, holder="you"), yours, TOPIC)
+    it = engine(log)
+    it._apply(log.state, cast("Copier", Given()))
+    it._full = it._urgent = False
+    log._put(TOPIC.key, replace(TOPIC, phase=TopicPhase.FENCING))
+    it._apply(log.state, cast("Copier", Given()))
+    assert (it._urgent, it._full) == (False, True)
