@@ -45,6 +45,18 @@ def test_an_expression_is_kept_with_the_offsets_that_it_was_given_with_and_the_n
         assert link is not None and link.topic_patterns == (NamePattern("orders-.*", offsets=offsets),)
 
 
+def test_an_expression_of_groups_keeps_its_automatic_promotes_until_a_person_says_otherwise() -> None:
+    connections: Any = Connections()
+    kept = []
+    for auto in (True, None, False, None):
+        asyncio.run(run_verb(mirror_matching_groups(connections, "l", ["orders-.*"], [], auto=auto)))
+        link = connections.log.state.link("l")
+        assert link is not None
+        kept.append([pattern.auto for pattern in link.group_patterns])
+    assert kept == [[True], [True], [False], [False]]
+    assert str(NamePattern("orders-.*", auto=True)) == "orders-.*, promoted automatically"
+
+
 VERBS = [
     lambda connections, **flags: run_verb(
         mirror_matching_topics(connections, "l", ["orders-.*"], [], "earliest", "auto"), **flags
