@@ -291,19 +291,6 @@ def test_the_seal_comes_off_again_and_the_topic_s_own_limit_is_put_back(run: Mig
     assert delivered(run.source.bootstrap, "own", FILLING) == ""
 
 
-def test_a_late_record_ends_the_way_back_and_the_source_is_closed_and_watched(run: Migration) -> None:
-    promote(run, "kept")
-    put(Producer({"bootstrap.servers": run.routers}), "kept", "after")
-    wait_until(lambda: values(run.source.bootstrap, "kept") == ["before", "after"], 20, "the copy to the source")
-    assert delivered(run.source.bootstrap, "kept", FILLING) == ""
-    wait_until(lambda: run.topic_status("kept")["way_back"].startswith("ended"), 10, "the way back to end")
-    wait_until(lambda: run.topic_status("kept")["source_closed"] == "closed", 20, "the source to be closed")
-    wait_until(lambda: [each["records"] for each in run.topic_status("kept")["late"]] == [1], 20, "the late record")
-    refused = run.cli("rollback", "kept", "--yes")
-    assert (refused.code, refused.told["error"]) == (3, "no-way-back")
-    assert "offset 2" in refused.told["what"], refused.told
-
-
 def test_a_late_record_at_the_fence_of_a_rollback_gives_the_rollback_up_and_ends_where_a_person_wants(
     run: Migration,
 ) -> None:
@@ -326,6 +313,10 @@ def test_a_late_record_at_the_fence_of_a_rollback_gives_the_rollback_up_and_ends
 
     wait_until(handled, 40, "the late record to be copied")
     assert sorted(values(run.target.bootstrap, "midway")) == ["after", "before", FILLING]
+    wait_until(lambda: run.topic_status("midway")["source_closed"] == "closed", 20, "the source to be closed")
+    refused = run.cli("rollback", "midway", "--yes")
+    assert (refused.code, refused.told["error"]) == (3, "no-way-back")
+    assert "offset 1" in refused.told["what"], refused.told
 
 
 def test_a_direct_writer_after_a_rollback_is_named_and_copied(run: Migration) -> None:

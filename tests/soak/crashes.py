@@ -109,7 +109,7 @@ class CrashPoints:
         for engine in ("mirror", "controller", "router"):
             self._start(engine)
         run.does("topic", "mirror", _TOPIC)
-        with Writer(run.routers, _TOPIC, "writer", pause=0.01, partitions=_PARTITIONS) as writer:
+        with Writer(run.routers, _TOPIC, "writer", {"log_level": 0}, pause=0.01, partitions=_PARTITIONS) as writer:
             writer.until(20)
             self._begun_at = self._state_log()[-1].offset + 1
             yield writer
