@@ -41,7 +41,10 @@ from kmigrate.net.retry import Backoff
 from kmigrate.net.stamps import Stamps, stamps_of
 from kmigrate.protocol.codes import Code
 
-__all__ = ["Admin", "ConfigValue", "GroupMember", "GroupState", "TopicShape"]
+__all__ = ["HOLD_TYPE", "Admin", "ConfigValue", "GroupMember", "GroupState", "TopicShape"]
+
+HOLD_TYPE = "kmigrate"
+"""Protocol type of a group that the placeholder holds (`cluster.groups`), until a consumer joins after the hold."""
 
 _TRANSPORT = frozenset({-195, -187, -185, -180, -191, -137})  # all brokers down, transport, timed out, …
 _CLUSTER = "cluster kafka-cluster"
@@ -439,7 +442,10 @@ class Admin:
         return [name for name, each in outcomes.items() if getattr(each, "code", 0) == Code.NON_EMPTY_GROUP]
 
     async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupState]:
-        """Return state and members of groups; a group that the cluster does not know is `dead` and empty."""
+        """Return state and members of groups; a group that the cluster does not know is `dead` and empty.
+
+        A group keeps the placeholder's protocol type until a consumer joins: such a group has no consumer.
+        """
         if not names:
             return {}
         outcomes = await self._outcomes(
@@ -451,6 +457,9 @@ class Admin:
         for name, reported in outcomes.items():
             if isinstance(reported, BrokerRefused) and reported.code == 69:  # GROUP_ID_NOT_FOUND, since Kafka 4
                 out[name] = GroupState(name, "dead", "unknown", ())
+                continue
+            if isinstance(reported, BrokerRefused) and _is_left_by_hold(reported):
+                out[name] = GroupState(name, "empty", "classic", ())
                 continue
             if isinstance(reported, Failed):
                 raise reported
@@ -479,6 +488,11 @@ def _hearing(login_failures: list[str], connect_failures: list[str]) -> Callable
             login_failures.append(error.str())
 
     return hear
+
+
+def _is_left_by_hold(refused: BrokerRefused) -> bool:
+    """Return whether librdkafka refuses to describe a group for the placeholder's protocol type."""
+    return refused.code == KafkaError._INVALID_ARG and f"is not a consumer group ({HOLD_TYPE})" in refused.what
 
 
 def _assigned(member: MemberDescription) -> list[TopicPartition]:

@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import Any, cast
 from uuid import NAMESPACE_URL, uuid5
 
-from kmigrate.cluster.admin import GroupMember, GroupState
+from kmigrate.cluster.admin import HOLD_TYPE, GroupMember, GroupState
 from kmigrate.cluster.client import ClusterClient, api_versions, until_answered
 from kmigrate.cluster.coordinators import Answers, ask_coordinators
 from kmigrate.errors import Failed, KmigrateError, ProtocolViolation
@@ -173,7 +173,6 @@ def _member(described: Any) -> GroupMember:
 
 
 _INSTANCE = "kmigrate-hold"
-_PROTOCOL_TYPE = "kmigrate"
 _JOIN = entity(ApiKey.JOIN_GROUP, 5, "request")
 _SYNC = entity(ApiKey.SYNC_GROUP, 3, "request")
 _LEAVE = entity(ApiKey.LEAVE_GROUP, 3, "request")
@@ -218,7 +217,7 @@ class GroupHold:
     async def _join(self, session_s: int) -> int:
         """Join and, as the group's leader, sync; return the error code."""
         node = await self._client.find_coordinator(self._group)
-        protocol = element_type(_JOIN, "protocols")(name=_PROTOCOL_TYPE, metadata=b"")
+        protocol = element_type(_JOIN, "protocols")(name=HOLD_TYPE, metadata=b"")
         joined = await self._client.call(
             _JOIN(
                 group_id=self._group,
@@ -226,7 +225,7 @@ class GroupHold:
                 rebalance_timeout=_REBALANCE_TIMEOUT,
                 member_id=_ANY_MEMBER,
                 group_instance_id=_INSTANCE,
-                protocol_type=_PROTOCOL_TYPE,
+                protocol_type=HOLD_TYPE,
                 protocols=(protocol,),
             ),
             node,

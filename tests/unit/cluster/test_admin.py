@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import MemberAssignment, MemberDescription, NewTopic
 
-from kmigrate.cluster.admin import Admin, _assigned
-from kmigrate.errors import Unreachable, UsageError
+from kmigrate.cluster.admin import Admin, GroupState, _assigned
+from kmigrate.errors import BrokerRefused, Unreachable, UsageError
 from kmigrate.model.security import Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.security import SandboxSecurity
@@ -129,7 +129,23 @@ class _Leaving:
         return {resource: self._answer() for resource in resources}
 
 
-def _admin(client: _Leaving, timeout: float = 30.0) -> Admin:
+class _Groups:
+    """A cluster whose only group has another protocol type than consumers have."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def poll(self, _: float) -> None:
+        return
+
+    def describe_consumer_groups(self, names: Sequence[str], **_: Any) -> dict[str, Future[Any]]:
+        future: Future[Any] = Future()
+        why = f"GroupId {names[0]} is not a consumer group ({self.kind})."
+        future.set_exception(KafkaException(KafkaError(KafkaError._INVALID_ARG, why)))
+        return {names[0]: future}
+
+
+def _admin(client: _Leaving | _Groups, timeout: float = 30.0) -> Admin:
     admin = Admin(ClusterSettings("target", (("127.0.0.1", 1),), request_timeout_s=timeout))
     admin._client = client  # type: ignore[assignment]
     return admin
@@ -140,6 +156,14 @@ def test_a_topic_is_asked_for_again(code: int, made: bool) -> None:
     client = _Leaving(2, code)
     assert asyncio.run(_admin(client).create_topic("orders", 1, 1)) is made
     assert client.asked == 3
+
+
+def test_a_group_that_a_hold_has_left_is_empty_and_a_group_of_workers_is_no_group_of_consumers() -> None:
+    """Brokers keep the protocol type of the last member until somebody joins."""
+    described = asyncio.run(_admin(_Groups("kmigrate")).describe_groups(["billing"]))
+    assert described == {"billing": GroupState("billing", "empty", "classic", ())}
+    with pytest.raises(BrokerRefused):
+        asyncio.run(_admin(_Groups("connect")).describe_groups(["workers"]))
 
 
 def test_configs_of_all_topics_are_asked_for_again() -> None:
