@@ -27,5 +27,7 @@ def test_a_rerun_ends_in_a_right_state_and_no_durable_write_passes_unseen(tmp_pa
                 for step, (engine, moment, write) in zip(points.cycle(cycle), dying, strict=True):
                     died = points.at(engine, step, moment, write)
                     assert died is not None and died.write == write
+            for step in points.cycle("group"):  # A group without members goes to and fro any number of times.
+                run.does(*step.words)
             assert points.judge(writer) > 20
         assert points.written() - points.noted() <= BY_A_PERSON
