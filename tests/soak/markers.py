@@ -50,6 +50,7 @@ from kmigrate.model.records import CopyIdentity
 from kmigrate.model.security import Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.dial import dial
+from kmigrate.protocol.codes import Code
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, Broker, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.topics import create_topics
 from tests.figures import save
@@ -61,6 +62,7 @@ __all__ = ["FAULTS", "Found", "Round", "judge", "owner", "play", "until"]
 FAULTS = ("late", "size", "leaders", "kill", "still", "insync")
 _PARTITIONS = 4
 _PATIENCE_S = 90.0
+_LAST_TERM = 9
 _GAP_S = 0.004
 """Seconds for which the line to the target holds each piece, so that windows are in flight most of the time."""
 
@@ -180,6 +182,11 @@ class Owner:
         return all(0 <= lane.source.log_end <= lane.target.position for lane in lanes)
 
     @property
+    def problems(self) -> dict[int, str]:
+        """Why partitions have stopped."""
+        return {lane.partition: lane.report.problem for lane in self.copier.lanes.values() if lane.stopped}
+
+    @property
     def long_windows(self) -> int:
         return sum(lane.tally.windows["long",] for lane in self.copier.lanes.values())
 
@@ -273,10 +280,7 @@ class Round:
                     await self._fail(client, lines, identity, first, found)
                     found.lanes_broken += first.broken
                     found.long_windows += first.long_windows
-                async with owner(self.source, self.target, identity, self.topic, 9) as last:
-                    await self._finished(client, last)
-                    found.lanes_broken += last.broken
-                    found.long_windows += last.long_windows
+                await self._copy_the_rest(identity, found)
         lines.close()
         found.rounds += 1
         found.faults[self.fault] += 1
@@ -357,24 +361,36 @@ class Round:
         for changed in admin.incremental_alter_configs([resource]).values():
             changed.result(20)
 
-    async def _finished(self, client: ClusterClient, last: Owner) -> None:
+    async def _copy_the_rest(self, identity: CopyIdentity, found: Found) -> None:
+        """Copy the rest under a last owner, or several: a broker on a busy machine applies a new size limit late.
+
+        A refused batch stops its partition for good, and the next owner is the person who resumes.
+        """
+        term, deadline = _LAST_TERM, time.monotonic() + _PATIENCE_S
+        refused = True
+        while refused and time.monotonic() < deadline:
+            async with owner(self.source, self.target, identity, self.topic, term) as last:
+                await self._finished(last)
+                found.lanes_broken += last.broken
+                found.long_windows += last.long_windows
+                refused = any(Code.MESSAGE_TOO_LARGE.name in problem for problem in last.problems.values())
+            term += 1
+        if self.fault == "insync":
+            self.stopped = set(last.problems)
+
+    async def _finished(self, last: Owner) -> None:
         async with ClusterClient(_reached(self.source)) as reading:
             await reading.refresh([self.topic])
             keys = [(self.topic, partition) for partition in range(_PARTITIONS)]
             ends = {key: each.offset for key, each in (await reading.log_ends(keys)).items()}
-
-        def stopped() -> list[str]:
-            return [lane.report.problem for lane in last.copier.lanes.values() if lane.stopped]
 
         def is_over(key: tuple[str, int], end: int) -> bool:
             lane = last.copier.lanes[key]
             return lane.stopped or lane.target.position >= end
 
         await until(lambda: all(is_over(key, end) for key, end in ends.items()), "the end of the copy")
-        if stopped():
-            print(f"{self.topic} ({self.fault}): {stopped()}", flush=True)
-        if self.fault == "insync":
-            self.stopped = {lane.partition for lane in last.copier.lanes.values() if lane.stopped}
+        if last.problems:
+            print(f"{self.topic} ({self.fault}): {last.problems}", flush=True)
 
 
 async def until(holds: Callable[[], bool], what: str) -> None:
