@@ -439,7 +439,7 @@ def test_readers_get_their_rules_at_once_and_writers_theirs_with_the_topics_conf
             "retention.bytes": "2000000000",
         }
         assert migration.does("topic", "patterns")["patterns"] == [
-            {"include": "orders-.*", "exclude": [], "offsets": "auto"}
+            {"include": "orders-.*", "exclude": [], "offsets": "auto", "auto": False}
         ]
         migration.does("topic", "patterns", "--forget", "orders-.*")
         assert migration.does("topic", "patterns")["patterns"] == []
