@@ -2,14 +2,17 @@
 
     python -m tests.bench.promote [--rounds 20] [--rate 2000] [--partitions 12]
 
-Two clusters, a mirror, a controller and two routers. Idempotent producers of two families write one topic, and two
-groups read the topic at the target. Each round promotes the topic and rolls the promote back. The clients write their
-own histories. At the end the sandbox's checker, which shares no code with kmigrate's engines, judges the histories
-against a last read of the target. A last read of the source must show the same records at the same offsets.
+Two clusters, a mirror, a controller and two routers. Idempotent and transactional producers of three families write one
+topic, and two groups read the topic at the target. Each round promotes the topic and rolls the promote back. The
+clients write their own histories. At the end the sandbox's checker, which shares no code with kmigrate's engines,
+judges the histories against a last read of the target. A last read of the source must show the same records at the same
+offsets.
 
 `pause_ms` is the longest time from send to acknowledgement of each producer and partition that overlaps a fence, for
-all promotes and all rollbacks. The bench writes build/bench/promote.json; figures that miss their limits (`LIMITS`) are
-named there, and at the end, with exit code 1. A run with other sizes writes promote-part.json.
+all promotes and all rollbacks. `forced_aborts` counts transactions that a producer had to abort: at most one for each
+transactional producer and flip after the first promote. The bench writes build/bench/promote.json; figures that miss
+their limits (`LIMITS`) are named there, and at the end, with exit code 1. A run with other sizes writes
+promote-part.json.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -25,9 +29,9 @@ from typing import Any
 from rich.console import Console
 
 from kmigrate.sandbox.checker import check
-from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, Family, ProducerSpec
+from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, Family, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
-from kmigrate.sandbox.history import Slot, read_history
+from kmigrate.sandbox.history import ABORTED, Event, Slot, read_history
 from kmigrate.sandbox.pauses import Percentiles, Timeline, Window, percentiles
 from tests.bench.limits import at_most, conclude
 from tests.integration.migration import Migration, fresh_migration, wait_until
@@ -36,6 +40,8 @@ _TOPIC, _GROUPS = "orders", ("billing", "analytics")
 _BETWEEN_S = 1.0
 """Seconds of traffic between a flip and the next step."""
 _PRODUCERS = 4
+_IN_TRANSACTIONS = 0.2
+"""Part of the records that transactional producers write."""
 _MS = 1_000_000
 
 LIMITS = (
@@ -44,6 +50,7 @@ LIMITS = (
     at_most("reordered", 0),
     at_most("other_anomalies", 0),
     at_most("offsets_that_differ", 0),
+    at_most("forced_aborts_per_flip", 1),
     at_most("pause_ms.p50", 25),
     at_most("pause_ms.p99", 100),
 )
@@ -56,8 +63,11 @@ def clients(rate: float) -> list[ClientSpec]:
     """Return the specs of the producers and of two groups with two members each."""
     families: tuple[Family, Family] = ("librdkafka", "aiokafka")
     specs: list[ClientSpec] = [
-        ProducerSpec(f"p-{number}", families[number % 2], _TOPIC, rate / _PRODUCERS) for number in range(_PRODUCERS)
+        ProducerSpec(f"p-{number}", families[number % 2], _TOPIC, rate * (1 - _IN_TRANSACTIONS) / _PRODUCERS)
+        for number in range(_PRODUCERS)
     ]
+    share = rate * _IN_TRANSACTIONS / 2
+    specs += [TransactionalSpec("t-rd", _TOPIC, share), TransactionalSpec("t-java", _TOPIC, share, family="java")]
     for group in _GROUPS:
         specs += [ConsumerSpec(f"{group}-{number}", "librdkafka", group, (_TOPIC,)) for number in range(2)]
     return specs
@@ -120,6 +130,16 @@ def differing(source: Iterable[FinalRecord], target: Iterable[FinalRecord]) -> i
     return sum(one != other for one, other in zip_longest(in_order(source), in_order(target)))
 
 
+def forced_aborts(events: Iterable[Event]) -> tuple[Counter[str], int]:
+    """Return the transactions that each producer had to abort, and the number of errors of all such transactions."""
+    aborts, errors = Counter[str](), 0
+    for event in events:
+        if event.txn >= 0 and event.type == "fail" and event.error != ABORTED:
+            errors += 1
+            aborts[event.process] += event.f == "txn"
+    return aborts, errors
+
+
 def measure(run: Migration, rounds: int, rate: float, partitions: int) -> dict[str, Any]:
     prepared(run, rate, partitions)
     windows: dict[str, list[Window]] = {"promote": [], "rollback": []}
@@ -135,7 +155,9 @@ def measure(run: Migration, rounds: int, rate: float, partitions: int) -> dict[s
         timeline.observing(read_history(history)), read_topic(run.target.bootstrap, _TOPIC), topics=(_TOPIC,)
     )
     ends = wait_until(lambda: _equal_ends(run), 30, "the copy to the other cluster to reach the end of the log")
+    aborts, errors = forced_aborts(read_history(history))
     named = {name: finding.count for name, finding in verdict.named.items() if name != "group_rereads"}
+    named["client_errors"] = named.get("client_errors", 0) - errors
     lost, doubled, moved = (named.pop(name, 0) for name in ("lost", "duplicated", "reordered"))
     everything = [window for found in windows.values() for window in found]
     return {
@@ -145,6 +167,8 @@ def measure(run: Migration, rounds: int, rate: float, partitions: int) -> dict[s
         "duplicated": doubled,
         "reordered": moved,
         "other_anomalies": sum(named.values()),
+        "forced_aborts": dict(aborts),
+        "forced_aborts_per_flip": max(aborts.values(), default=0) / (2 * rounds - 1),
         "examples": {name: list(finding.examples) for name, finding in verdict.named.items()},
         "offsets_identical": verdict.offsets_identical,
         "offsets_that_differ": differing(
