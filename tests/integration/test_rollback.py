@@ -118,11 +118,13 @@ def records(run: Migration, topic: str) -> tuple[list[FinalRecord], list[FinalRe
     return tuple(sorted(read_topic(each.bootstrap, topic)) for each in (run.source, run.target))  # type: ignore[return-value]
 
 
-def promote(run: Migration) -> None:
+def promote(run: Migration, *, aborts: int = 0) -> None:
+    """Promote all topics; `aborts` of them have transactional producers that abort a transaction at this flip."""
     time.sleep(1.5)  # so that no write past the router is recent
     told = run.does("promote", *ALL, "--yes", "--way-back")
     found = [each for each in told["findings"] if each["ref"] in ("way-back", "no-way-back")]
     assert [each["ref"] for each in found] == ["way-back"] * len(ALL), found
+    assert sum(each["ref"] == "forced-abort" for each in told["findings"]) == aborts, told["findings"]
     status = run.does("status")["topics"]
     assert {(each["phase"], each["way_back"]) for each in status} == {("promoted", "open")}
     run.writers_go_on(100)
@@ -214,7 +216,7 @@ def test_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Mi
         tills.go_on()
         for times in (1, 2):
             retrier.write()
-            promote(run)
+            promote(run, aborts=0 if times == 1 else 2)
             tills.go_on()
             retrier.again(1)
             retrier.write()

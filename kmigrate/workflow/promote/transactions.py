@@ -13,8 +13,9 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
+from kmigrate.workflow.base.plan import Finding, warn
 
-__all__ = ["is_transactional", "left_behind", "open_on", "unrecorded_writers", "wait_until_none_open"]
+__all__ = ["forced_aborts", "is_transactional", "left_behind", "open_on", "unrecorded_writers", "wait_until_none_open"]
 
 _PAUSE_S = 0.005
 _MOST_NAMED = 3
@@ -23,6 +24,16 @@ _MOST_NAMED = 3
 def is_transactional(state: State, record: TopicRecord) -> bool:
     """Return whether a transactional id is known to write a topic."""
     return any(record.topic in each.topics for each in state.transactions(record.link))
+
+
+def forced_aborts(state: State, record: TopicRecord) -> list[Finding]:
+    """Say that the flip of a topic, from its first rollback on, costs each transactional producer a transaction."""
+    names = sorted(each.name for each in state.transactions(record.link) if record.topic in each.topics)
+    if not names:
+        return []
+    what = f"each producer of topic {record.topic} with transactions ({_few(names)}) aborts one transaction at the flip"
+    next_step = "Java's client and librdkafka go on by themselves; applications with aiokafka start a new producer"
+    return [warn("forced-abort", what, next_step)]
 
 
 def left_behind(state: State, record: TopicRecord) -> str:

@@ -41,6 +41,7 @@ from kmigrate.workflow.groups.readers import reading_groups
 from kmigrate.workflow.promote.direct_writers import Straggler, look_for_direct_writers
 from kmigrate.workflow.promote.outcome import given_up
 from kmigrate.workflow.promote.sealing import Sealer, strays
+from kmigrate.workflow.promote.transactions import forced_aborts
 from kmigrate.workflow.status.lags import lost_beginning
 from kmigrate.workflow.verbs.groups import coupled_groups, judged_promote, promote_guards, unmirrored_readers
 from kmigrate.workflow.verbs.links import resolve_link
@@ -145,6 +146,7 @@ async def _promote_topics(
     refuse_if(judged.verb, *found)
     final |= await without_way_back(connections, source, source_admin, new, terms)
     found += way_back_findings(link.name, final) if terms.way_back else []
+    found += [each for record in new if record.generation for each in forced_aborts(connections.log.state, record)]
     found += await _groups_left_behind(connections, link, source, source_admin, names)
     found += await marker_findings(connections.target, connections.target_admin, link, new, finish=False)
     groups = judged_promote(link.name, terms.asked_by, connections.log.now_ms)

@@ -20,7 +20,7 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, refuse
 from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS, given_back
-from kmigrate.workflow.promote.transactions import left_behind, unrecorded_writers
+from kmigrate.workflow.promote.transactions import forced_aborts, left_behind, unrecorded_writers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose
 
@@ -50,6 +50,7 @@ async def roll_back_topics(
     for record in records.values():
         if names := left_behind(connections.log.state, record):
             found.append(refuse("no-way-back", names, "its promote is final; the topic stays at the target"))
+        found += forced_aborts(connections.log.state, record)
         if names := await unrecorded_writers(connections.log.state, connections.target, record):
             found.append(refuse("no-way-back", names, "its promote is final; the topic stays at the target"))
         found += await _partitions(connections, record)

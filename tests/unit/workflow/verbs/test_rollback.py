@@ -196,3 +196,11 @@ def test_a_way_back_can_be_ended_by_hand() -> None:
     assert way is not None
     assert (way.open, way.ended) == (False, "ended by ann")
     assert asyncio.run(end(it)).changes == ()
+
+
+def test_producers_that_have_to_abort_a_transaction_are_named_beforehand() -> None:
+    plan = rolled(connections(TOPIC, TransactionRecord("l", "till", 50, 3, 9, 8, ("t",))), plan=True)
+    (found,) = [each for each in plan.findings if each.ref == "forced-abort"]
+    assert found.level == "warn"
+    assert found.what == "each producer of topic t with transactions (till) aborts one transaction at the flip"
+    assert not any(each.ref == "forced-abort" for each in rolled(connections(TOPIC), plan=True).findings)
