@@ -41,6 +41,7 @@ __all__ = [
     "id_state",
     "last_begun",
     "listed_ids",
+    "may_write_markers",
     "open_topics",
     "open_transactions",
     "open_writers",
@@ -67,6 +68,7 @@ _MOST_DESCRIBED = 1_000
 _OFFSETS = "__consumer_offsets"
 _MOST_NAMED = 5
 """Most partitions of a transaction that a message names."""
+_NO_TOPIC = "__kmigrate_probe.no-such-topic"
 _NOBODYS_GROUP = "__kmigrate_nobody"
 _GONE = "Dead"
 """State of an id that its coordinator is about to forget."""
@@ -461,6 +463,15 @@ async def raise_epoch(client: ClusterClient, identity: Identity) -> int:
     code = code_of((await client.call(message, await _coordinator(client, name))).error_code)
     _refuse_denied(client, name, code)
     return code
+
+
+async def may_write_markers(client: ClusterClient) -> bool:
+    """Return whether a cluster takes control markers from us, asked with a topic that does not exist."""
+    if ApiKey.WRITE_TXN_MARKERS not in await api_versions(client):
+        return False
+    node = (await _coordinators(client))[0]
+    code = await client.write_markers(node, _NO_TOPIC, 0, 1, producer_id=0, epoch=0, coordinator_epoch=0, commit=False)
+    return code != Code.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def refuse_unwritable_id(client: ClusterClient, name: str) -> None:

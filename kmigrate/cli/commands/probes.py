@@ -13,6 +13,7 @@ from kmigrate.cluster.brokers import advertised_faults, refuse_unreachable_broke
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.kafka_version import read_apis, version_text
 from kmigrate.cluster.producer_expiration import ONE_AT_A_TIME, short_memory
+from kmigrate.cluster.transactions import may_write_markers
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.ids import is_internal
 from kmigrate.model.patterns import NamePattern, chosen_groups
@@ -20,7 +21,6 @@ from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import ApiKey
-from kmigrate.protocol.codes import row
 from kmigrate.state.checks import find_strays
 from kmigrate.state.log import StateLog
 from kmigrate.state.topics import STATE_TOPIC, check_state_log
@@ -34,7 +34,6 @@ __all__ = ["ClusterIdentity", "find_names", "identify_cluster", "probe_cluster",
 _SECONDS = 12.0
 _STRAYS_S = 4.0
 """Maximum seconds for the search for strays, which reads all of kmigrate's topics."""
-_NO_TOPIC = "__kmigrate_probe.no-such-topic"
 
 
 _ABILITIES = (
@@ -187,9 +186,7 @@ async def _markers(client: ClusterClient, apis: dict[int, int]) -> Finding:
     cost = "holes are filled by empty transactions (1 to 6 ms each)"
     if ApiKey.WRITE_TXN_MARKERS not in apis:
         return warn("write-txn-markers", f"no WriteTxnMarkers: {cost}")
-    node = min(client.metadata.brokers)
-    code = await client.write_markers(node, _NO_TOPIC, 0, 1, producer_id=0, epoch=0, coordinator_epoch=0, commit=False)
-    if row(code).name == "CLUSTER_AUTHORIZATION_FAILED":
+    if not await may_write_markers(client):
         return warn("write-txn-markers", f"WriteTxnMarkers is not allowed: {cost}", "grant CLUSTER_ACTION")
     return ok("write-txn-markers", "WriteTxnMarkers is allowed: holes are filled at once")
 

@@ -11,10 +11,15 @@ from dataclasses import replace
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.rights import read_rights
-from kmigrate.cluster.transactions import id_state, listed_ids, refuse_unwritable_id, tells_transactions
+from kmigrate.cluster.transactions import (
+    id_state,
+    listed_ids,
+    may_write_markers,
+    refuse_unwritable_id,
+    tells_transactions,
+)
 from kmigrate.errors import BrokerRefused, KmigrateError
 from kmigrate.model.coupling import coupled_topics
-from kmigrate.model.grants import CLUSTER_NAME
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import SIZE_LIMIT, PromoteTerms, TopicRecord
@@ -56,7 +61,7 @@ async def without_way_back(
     unheard = sorted({finding.what for finding in unheard_routers(connections.log)})
     state = connections.log.state
     written = [record for record in records if is_transactional(state, record)]
-    against = await _of_transactions(connections, source, rights, written) if written else []
+    against = await _of_transactions(connections, source, written) if written else []
     final = {
         record.topic: [
             *_of_record(state, record, terms),
@@ -100,7 +105,7 @@ def _of_record(state: State, record: TopicRecord, terms: PromoteTerms) -> list[s
 
 
 async def _of_transactions(
-    connections: Connections, source: ClusterClient, rights: Rights, written: Sequence[TopicRecord]
+    connections: Connections, source: ClusterClient, written: Sequence[TopicRecord]
 ) -> list[str]:
     """Return what the copy of transactions to the source lacks: markers there, and word of open ones at the target."""
     found = []
@@ -110,14 +115,14 @@ async def _of_transactions(
     elif hidden := await _hidden_id(connections, written):
         who = connections.target.settings.security.principal
         found.append(f"it is written in transactions, and {who} lacks DESCRIBE on transactional id {hidden} at {name}")
-    if rights.standing("CLUSTER", "CLUSTER_ACTION", CLUSTER_NAME) is Standing.MISSING:
+    if not await may_write_markers(source):
         try:
             await refuse_unwritable_id(source, _HOLES)
         except KmigrateError:
             who, name = source.settings.security.principal, source.settings.name
             found.append(
-                f"it is written in transactions, and {who} may write no markers at {name}: CLUSTER_ACTION, or WRITE on "
-                f"transactional ids {_HOLES}*"
+                f"it is written in transactions, and {who} may write no markers at {name}: ALTER or CLUSTER_ACTION on "
+                f"the cluster, or WRITE on transactional ids {_HOLES}*"
             )
     return found
 

@@ -44,6 +44,7 @@ def reasons(
     target: Admin | None = None,
     rights: Rights = ALLOWED,
     tells: bool = True,
+    takes_markers: bool = True,
     takes_transactions: bool = True,
     shows_ids: bool = True,
 ) -> list[str]:
@@ -52,6 +53,9 @@ def reasons(
 
     async def tells_transactions(_: Any) -> bool:
         return tells
+
+    async def may_write_markers(_: Any) -> bool:
+        return takes_markers
 
     async def listed_ids(_: Any) -> set[str]:
         return set()
@@ -73,6 +77,7 @@ def reasons(
         patch.setattr(way_back, "read_rights", read_rights)
         patch.setattr(way_back, "tells_transactions", tells_transactions)
         patch.setattr(way_back, "refuse_unwritable_id", refuse_unwritable_id)
+        patch.setattr(way_back, "may_write_markers", may_write_markers)
         patch.setattr(way_back, "listed_ids", listed_ids)
         patch.setattr(way_back, "id_state", id_state)
         return asyncio.run(without_way_back(it, cluster, admin, [record], terms))["t"]
@@ -123,19 +128,17 @@ def test_each_reason_against_a_way_back_is_named(given: dict[str, Any], reason: 
 
 
 WRITER = TransactionRecord("l", "till", 1, 0, 2, 0, ("t",))
-MARKERS = Rights(Operations(frozenset({"CLUSTER_ACTION"})), ALLOWED.topics)
-NO_MARKERS = Rights(Operations(denied=frozenset({"CLUSTER_ACTION"})), ALLOWED.topics)
 
 
 def test_a_topic_that_is_written_in_transactions_has_a_way_back_where_the_source_takes_markers() -> None:
-    assert reasons(TOPIC, TERMS, WRITER, rights=MARKERS) == []
-    assert reasons(TOPIC, TERMS, WRITER, rights=NO_MARKERS) == []
+    assert reasons(TOPIC, TERMS, WRITER) == []
+    assert reasons(TOPIC, TERMS, WRITER, takes_markers=False) == []
 
 
 def test_a_source_that_takes_neither_markers_nor_transactions_is_named() -> None:
-    (found,) = reasons(TOPIC, TERMS, WRITER, rights=NO_MARKERS, takes_transactions=False)
-    assert "User:k may write no markers at old: CLUSTER_ACTION, or WRITE on transactional ids kmigrate-holes-*" in found
-    assert reasons(TOPIC, TERMS, rights=NO_MARKERS, takes_transactions=False) == []
+    (found,) = reasons(TOPIC, TERMS, WRITER, takes_markers=False, takes_transactions=False)
+    assert "User:k may write no markers at old: ALTER or CLUSTER_ACTION on the cluster" in found
+    assert reasons(TOPIC, TERMS, takes_markers=False, takes_transactions=False) == []
 
 
 def test_a_target_that_does_not_tell_its_open_transactions_is_named() -> None:
@@ -144,7 +147,7 @@ def test_a_target_that_does_not_tell_its_open_transactions_is_named() -> None:
 
 
 def test_a_target_that_hides_a_transactional_id_is_named() -> None:
-    (found,) = reasons(TOPIC, TERMS, WRITER, rights=MARKERS, shows_ids=False)
+    (found,) = reasons(TOPIC, TERMS, WRITER, shows_ids=False)
     assert "User:k lacks DESCRIBE on transactional id till at new" in found
 
 
@@ -164,9 +167,9 @@ def test_a_unit_has_a_way_back_if_each_of_its_topics_has_one() -> None:
     both, other = replace(WRITER, topics=("t", "u")), replace(TOPIC, topic="u")
     without = "it is written in transactions together with u, which has no way back"
     goes_along = replace(other, phase=TopicPhase.PROMOTE_PENDING, terms=TERMS)
-    assert reasons(TOPIC, TERMS, both, goes_along, rights=MARKERS) == []
+    assert reasons(TOPIC, TERMS, both, goes_along) == []
     for stays in (other, replace(goes_along, terms=PromoteTerms(1))):
-        assert reasons(TOPIC, TERMS, both, stays, rights=MARKERS) == [without]
+        assert reasons(TOPIC, TERMS, both, stays) == [without]
 
 
 def test_a_topic_whose_promote_beside_it_has_no_way_back_has_none_either() -> None:
