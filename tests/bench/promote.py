@@ -2,9 +2,9 @@
 
     python -m tests.bench.promote [--rounds 20] [--rate 2000] [--partitions 12]
 
-Two clusters, a mirror, a controller and two routers. Idempotent producers of two families and transactional producers write
-one topic, and two groups read the topic at the target. Each round promotes the topic and rolls the promote back. The
-clients write their own histories. At the end the sandbox's checker, which shares no code with kmigrate's engines,
+Two clusters, a mirror, a controller and two routers. Idempotent producers of two families and transactional producers
+write one topic, and two groups read the topic at the target. Each round promotes the topic and rolls the promote back.
+The clients write their own histories. At the end the sandbox's checker, which shares no code with kmigrate's engines,
 judges the histories against a last read of the target. A last read of the source must show the same records at the same
 offsets.
 
