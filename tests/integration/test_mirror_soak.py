@@ -13,7 +13,7 @@ from tests.soak.mirror import Plan, soak
 def test_mirrors_killed_again_and_again_while_leaders_move_lose_double_and_shift_nothing(
     clusters3: Pair, unique_name: Callable[[str], str]
 ) -> None:
-    plan = Plan(kills=5, records=12_000, restarts=0, leader_gap_s=(0.3, 1.5), broker_gap_s=(3.0, 6.0), patience_s=40)
+    plan = Plan(kills=3, records=8_000, restarts=0, leader_gap_s=(0.3, 1.5), broker_gap_s=(3.0, 6.0), patience_s=40)
     report = asyncio.run(soak(clusters3.source, clusters3.target, plan, unique_name("soak")))
     assert report.clean, json.dumps(report.as_json())
     assert report.verdict.offsets_identical
