@@ -174,3 +174,19 @@ def test_a_target_that_stands_still_delays_a_rollback_or_gives_the_rollback_up(s
     stage.run.writers_go_on(50)
     if record.phase is not TopicPhase.PROMOTED:
         wait_until(lambda: stage.run.cli("promote", TOPIC, "--yes", "--way-back").code == 0, 60, stage.run.logs)
+
+
+def test_a_dead_router_refuses_a_rollback_until_a_person_calls_the_router_dead(stage: Stage) -> None:
+    """This test is the last: the topic is mirrored again afterwards, and the second router is gone."""
+    run = stage.run
+    run.kill("router-second")
+
+    def refused() -> bool:
+        told = run.cli("rollback", TOPIC, "--plan").told
+        return "router second" in str(told.get("what")) and told["error"] == "router-unheard"
+
+    wait_until(refused, 60, run.logs)
+    run.writers_go_on(50)
+    run.does("router", "forget", "second", "--dead", "--yes")
+    wait_until(lambda: run.cli("rollback", TOPIC, "--yes").code == 0, 90, run.logs)
+    run.writers_go_on(50)
