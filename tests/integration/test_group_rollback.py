@@ -30,18 +30,25 @@ def migration(tmp_path: Path) -> Iterator[Migration]:
         yield run
 
 
-def begin(run: Migration, *members: ConsumerSpec) -> None:
-    """Have the members follow through a router, with a producer at the router, too."""
+def begin(run: Migration, *members: ConsumerSpec, mode: str = "follow") -> None:
+    """Have the members follow, or wait, at a router, with a producer at the router, too."""
     run.make_topic(TOPIC, 6)
     run.run_clients([ProducerSpec("p-rd", "librdkafka", TOPIC, 200.0), *members])
     run.does("link", "create", "blue", "--source", "source", "--target", "target")
     run.start("mirror", "router", "controller")
     run.does("topic", "mirror", TOPIC)
-    run.does("group", "mirror", GROUP, "--mode", "follow")
+    run.does("group", "mirror", GROUP, "--mode", mode)
     assert run.traffic is not None
     run.traffic.roll("producers", run.routers)
     run.traffic.roll("consumers", run.routers)
-    wait_until(lambda: at_source(run) == len(members), 60, "all members in the source's group, through the router")
+    if mode == "hold":
+        all_wait(run, len(members))
+    else:
+        wait_until(lambda: at_source(run) == len(members), 60, "all members in the source's group, through the router")
+
+
+def all_wait(run: Migration, members: int) -> None:
+    wait_until(lambda: group(run)["router_members"] == members, 60, "all members to wait at the router")
 
 
 def group(run: Migration) -> Any:
@@ -129,6 +136,20 @@ def test_a_group_and_its_topic_go_back_in_either_order(migration: Migration) -> 
     promote_topic(run)
     run.does("rollback", TOPIC, "--yes")
     roll_back(run, 3)
+    assert_clean(run)
+
+
+def test_members_of_a_group_that_holds_wait_after_its_rollback_and_read_on_after_the_next_promote(
+    migration: Migration,
+) -> None:
+    run, members = migration, (FAMILIES[0], FAMILIES[2])
+    begin(run, *members, mode="hold")
+    promote(run, len(members))
+    told = run.does("group", "rollback", GROUP, "--yes")
+    assert [(each["phase"], each["mode"]) for each in told["groups"]] == [("mirrored", "hold")]
+    all_wait(run, len(members))
+    run.writers_go_on(100)
+    promote(run, len(members))
     assert_clean(run)
 
 

@@ -101,6 +101,26 @@ def test_a_member_reads_what_it_has_and_what_it_is_about_to_get(
     assert [part.topic for part in _assigned(member)] == found
 
 
+def test_a_group_that_keeps_the_type_of_its_hold_has_no_members_and_other_types_are_errors() -> None:
+    """Brokers keep the protocol type of a group's last member, and librdkafka describes consumer groups alone."""
+
+    class Brokers:
+        def __init__(self, kind: str) -> None:
+            self.error = KafkaError(KafkaError._INVALID_ARG, f"GroupId g is not a consumer group ({kind}).")
+
+        def poll(self, _: float) -> None: ...
+
+        def describe_consumer_groups(self, names: list[str], **_: Any) -> dict[str, Future[Any]]:
+            future: Future[Any] = Future()
+            future.set_exception(KafkaException(self.error))
+            return dict.fromkeys(names, future)
+
+    found = asyncio.run(_admin(Brokers("kmigrate")).describe_groups(["g"]))  # type: ignore[arg-type]
+    assert found == {"g": GroupState("g", "empty", "classic", ())}
+    with pytest.raises(BrokerRefused, match="connect"):
+        asyncio.run(_admin(Brokers("connect")).describe_groups(["g"]))  # type: ignore[arg-type]
+
+
 class _Leaving:
     """A cluster that loses the given number of requests, and answers the next with the given code (0: no error)."""
 
