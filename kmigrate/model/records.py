@@ -493,6 +493,8 @@ class TopicRecord:
     """Time of the last rollback's flip, by the state log's clock; 0: no rollback."""
     former_copies: tuple[int, ...] = ()
     """Producer ids of the former copies of this topic at the source: these producers are no direct writers."""
+    former_copies_at_target: tuple[int, ...] = ()
+    """Producer ids of the former copies of this topic at the target: their markers are not those of transactions."""
     turned_epoch: int = -1
     """Epoch of the topic's newest flip, from the first rollback on; −1 before: older identities end there."""
 

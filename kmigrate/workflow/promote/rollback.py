@@ -376,6 +376,7 @@ def rolled_back(record: TopicRecord, at_ms: int) -> TopicRecord:
     if way is None:
         raise Refused("no-way-back", f"topic {record.topic} has no way back")
     former = (way.copy.data_id,) if way.copy is not None else ()
+    at_target = (record.copy.data_id,) if record.copy is not None else ()
     return replace(
         record,
         phase=advance_topic(record.phase, TopicEvent.FLIP),
@@ -399,6 +400,7 @@ def rolled_back(record: TopicRecord, at_ms: int) -> TopicRecord:
         rolled_back_epoch=way.fence_epoch,
         rolled_back_ms=at_ms,
         former_copies=(*record.former_copies, *former),
+        former_copies_at_target=(*record.former_copies_at_target, *at_target),
     )
 
 

@@ -69,6 +69,7 @@ async def unrecorded_writers(state: State, target: ClusterClient, record: TopicR
         return ""
     link = state.link(record.link)
     copies = {copy.data_id for copy in (record.copy, link.copy if link is not None else None) if copy is not None}
+    copies.update(record.former_copies_at_target)
     found = {
         producer.producer_id
         for _, producers in (await target.describe_producers(record.topic_partitions)).values()

@@ -282,8 +282,10 @@ def test_a_controller_that_takes_over_behind_the_fence_goes_on() -> None:
 
 
 def test_former_copies_are_remembered_over_several_rollbacks() -> None:
-    fenced = replace(PENDING, phase=TopicPhase.ROLLBACK_FENCED, former_copies=(5,))
+    fenced = replace(PENDING, phase=TopicPhase.ROLLBACK_FENCED, former_copies=(5,), former_copies_at_target=(3,))
     assert rolled_back(fenced, 9).former_copies == (5, 17)
+    again = rolled_back(replace(fenced, copy=CopyIdentity(4, 0)), 9)
+    assert (again.former_copies_at_target, again.copy) == ((3, 4), None)
 
 
 WRITER = TransactionRecord("l", "till", 1, 0, 2, 0, ("t",))

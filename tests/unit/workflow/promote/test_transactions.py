@@ -73,6 +73,8 @@ def test_a_transactional_producer_that_no_record_has_is_named(producer: Producer
     cluster: Any = FakeCluster(producers=(producer,))
     assert asyncio.run(unrecorded_writers(state_of(), cluster, TOPIC)) == told
     assert asyncio.run(unrecorded_writers(state_of(writer("till", "t")), cluster, TOPIC)) == ""
+    after_rollbacks = replace(TOPIC, former_copies_at_target=(7,))
+    assert asyncio.run(unrecorded_writers(state_of(), cluster, after_rollbacks)) == ""
 
 
 def with_open(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
