@@ -114,6 +114,7 @@ def test_a_failure_runs_the_steps_of_on_failure(run: Migration, tmp_path: Path) 
     run.make_topic("undone", 1)
     book = tmp_path / "undo.toml"
     book.write_text(
+        '[[step]]\nrun = "link create"\nname = "blue"\nsource = "source"\ntarget = "target"\n'
         '[[step]]\nrun = "topic mirror"\ntopics = ["undone"]\n'
         '[[step]]\nexec = "false"\n'
         '[[on_failure]]\nrun = "topic pause"\ntopics = ["undone"]\n',
