@@ -4,9 +4,8 @@ A reader for each source leader fills the partitions' queues. Writers for each t
 
     settings   the settings of a mirror process, as a frozen value
     link       a link as a mirror process knows the link
-    engine     a link's mirror in one process: follows the state log, and copies this process's share of the partitions
-    reverse    the copy from the target back to the source
     metrics    the mirror's metrics
+    process    a link's mirror in one process: the engine that follows the state log, and the copy back to the source
     partition  PURE: the state machine of one partition: what may be sent, and what each answer means
     copy       readers, writers, holes and recovery
     sharing    the lease, the live processes, and the assignment of partitions

@@ -37,8 +37,8 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.committed_offsets import CommittedOffset, write_positions
 from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier
-from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
+from kmigrate.mirror.process.engine import MirrorEngine
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.sharing.lease import Lease
 from kmigrate.mirror.sharing.membership import Membership

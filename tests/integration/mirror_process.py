@@ -14,8 +14,8 @@ import uvloop
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
+from kmigrate.mirror.process.engine import MirrorEngine
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.state.log import StateLog

@@ -23,8 +23,8 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
-from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
+from kmigrate.mirror.process.engine import MirrorEngine
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.link_settings import LinkSettings

@@ -32,9 +32,9 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.link_settings import contradictions
 from kmigrate.config.settings import HooksSection
 from kmigrate.errors import KmigrateError, Refused
-from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import MirrorMetrics
+from kmigrate.mirror.process.engine import MirrorEngine
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.reports import HookPoint
 from kmigrate.net.clock import monotonic

@@ -13,14 +13,14 @@ import pytest
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Unreachable
-from kmigrate.mirror import engine as module
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
 from kmigrate.mirror.copy.lanes import Lanes
 from kmigrate.mirror.copy.throttle import part_of_limit
-from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.partition.lane import Lane
+from kmigrate.mirror.process import engine as module
+from kmigrate.mirror.process.engine import MirrorEngine
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.upkeep.lease_holder import LeaseHolder
 from kmigrate.mirror.upkeep.source_changes import Upkeep

@@ -14,12 +14,12 @@ from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION
 from kmigrate.errors import Unreachable
-from kmigrate.mirror import engine as module
-from kmigrate.mirror import reverse
 from kmigrate.mirror.copy.copier import Copier
-from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.partition.lane import Lane
+from kmigrate.mirror.process import engine as module
+from kmigrate.mirror.process import reverse
+from kmigrate.mirror.process.engine import MirrorEngine
 from kmigrate.mirror.settings import OLD_MS, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import (

@@ -30,7 +30,7 @@ from kmigrate.mirror.copy.window_notes import window_notes
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.partition.lane import Key, Lane
-from kmigrate.mirror.reverse import ReverseCopy
+from kmigrate.mirror.process.reverse import ReverseCopy
 from kmigrate.mirror.settings import OLD_MS
 from kmigrate.mirror.sharing.lease import Lease
 from kmigrate.mirror.sharing.membership import Membership
