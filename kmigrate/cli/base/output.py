@@ -26,10 +26,10 @@ from rich.text import Text as RichText
 
 from kmigrate.cli.base.exits import Exit
 from kmigrate.cli.base.words import Text, below
-from kmigrate.errors import KmigrateError
+from kmigrate.errors import Failed, KmigrateError
 from kmigrate.model.words import is_harmless, one_line
 
-__all__ = ["Answer", "Output", "SkippedLines", "Waiting", "harmless_json", "log_line"]
+__all__ = ["Answer", "Output", "SkippedLines", "Waiting", "harmless_json", "log_line", "write_report"]
 
 _PIPE_WIDTH = 160
 """Columns of tables in a pipe or a file, where no terminal limits the width."""
@@ -56,6 +56,19 @@ def harmless_json(text: str) -> str:
     if text.isascii():
         return text
     return "".join(each if each == "\n" or is_harmless(each) else json.dumps(each)[1:-1] for each in text)
+
+
+def write_report(place: Path, text: str, still_true: str) -> None:
+    """Write a report to a file; raise Failed if the file cannot be written."""
+    try:
+        place.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failed(
+            "report-not-exported",
+            f"{place} cannot be written: {error.strerror or error}",
+            still_true=still_true,
+            next_step="make room or give the right to write there, then repeat",
+        ) from error
 
 
 def log_line(text: str) -> str:

@@ -12,10 +12,10 @@ import typer
 from kmigrate.cli.base import completion
 from kmigrate.cli.base.call import Call, command
 from kmigrate.cli.base.options import Link
-from kmigrate.cli.base.output import Answer, harmless_json
+from kmigrate.cli.base.output import Answer, harmless_json, write_report
 from kmigrate.cli.base.words import Text
 from kmigrate.cli.views.reports import report_view, reports_table
-from kmigrate.errors import Failed, Refused, UsageError
+from kmigrate.errors import Refused, UsageError
 from kmigrate.model.nearest import name_hint
 from kmigrate.model.record_json import plain
 from kmigrate.model.records import LinkRecord
@@ -93,15 +93,7 @@ async def export(
     report, now, at = await _found(call, name, link, asked, of_group=of_group)
     document = json.dumps(report_json(report, now), indent=2, ensure_ascii=False) + "\n"
     text = promote_page(report, now, at.source, at.target) if place.suffix == ".html" else harmless_json(document)
-    try:
-        place.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Failed(
-            "report-not-exported",
-            f"{place} cannot be written: {error.strerror or error}",
-            still_true="the report is still in the state log",
-            next_step="make room or give the right to write there, then repeat",
-        ) from error
+    write_report(place, text, "the report is still in the state log")
     json_answer = {"link": report.link, "what": report.what.value, "name": report.name, "out": str(place)}
     return Answer(json_answer, Text(f"the report of {report.what} {report.name} → {place}"))
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from kmigrate.cli.base.call import Call
 from kmigrate.cli.base.exits import Exit
-from kmigrate.cli.base.output import Answer, harmless_json
+from kmigrate.cli.base.output import Answer, harmless_json, write_report
 from kmigrate.cli.views.target_lost import target_lost_view
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import Failed, UsageError
+from kmigrate.errors import UsageError
 from kmigrate.model.way_back_notes import link_of_notes
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
@@ -55,7 +55,8 @@ async def report_target_lost(
             report = await examine_source(client, name, notes, found)
     document = _json(report, settings.name, settings.bootstrap_servers, sorted(targets))
     if out is not None:
-        _write(out, document)
+        text = harmless_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        write_report(out, text, "nothing was changed on the source")
     return Answer(document, target_lost_view(report, settings), Exit.OK if report.is_complete else Exit.PARITY_MISMATCH)
 
 
@@ -102,16 +103,3 @@ def _json(report: SourceFindings, source: str, bootstrap: str, targets: Sequence
         "more_groups": report.more_groups,
         "findings": [each.as_json() for each in report.findings],
     }
-
-
-def _write(place: Path, document: dict[str, Any]) -> None:
-    text = harmless_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    try:
-        place.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Failed(
-            "report-not-exported",
-            f"{place} cannot be written: {error.strerror or error}",
-            still_true="nothing was changed on the source",
-            next_step="make room or give the right to write there, then repeat",
-        ) from error
