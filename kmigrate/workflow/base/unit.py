@@ -96,6 +96,18 @@ class PromoteProgress:
                 return
             await tries.pause(Refused("coupled-topics", f"{', '.join(missing)} did not reach its barrier in time"))
 
+    async def wait_proven(self, log: StateLog, record: TopicRecord, deadline: float) -> None:
+        """Wait until the last topic of the unit is proven: its flip decides, and the others follow its record."""
+
+        def proven(state: State) -> bool | None:
+            over = state.topic(record.link, record.topic) != record or decided(state, record) is not None
+            return True if over or self.unit_to_flip(state, record) is not None else None
+
+        try:
+            await log.wait(proven, max(0.0, deadline - monotonic()), "its unit to be proven")
+        except WaitTimedOut as late:
+            raise Refused("coupled-topics", "not all topics that are written with it were proven in time") from late
+
     def unit_to_flip(self, state: State, record: TopicRecord) -> PromotedUnit | None:
         """Return what a flip names (rule B); None while a topic is not as proven; Refused after a give-up."""
         unit = Unit.of(state, record)

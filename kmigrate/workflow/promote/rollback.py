@@ -330,20 +330,8 @@ class TopicRollback:
         barrier = {p: each.offset for p, each in record.newest_barrier.items()}
         await self.check.run(record, lambda: barrier, deadline)
         self.progress.proven[self.key] = record, ProvenTopic(record.newest_fence)
-        await self._unit_proven(record, deadline)
+        await self.progress.wait_proven(self.log, record, deadline)
         await self._flip(record)
-
-    async def _unit_proven(self, record: TopicRecord, deadline: float) -> None:
-        """Wait until the last topic of the unit is proven: its rollback goes on, the others follow its record."""
-
-        def proven(state: State) -> bool | None:
-            over = self._record(state) != record or decided(state, record) is not None
-            return True if over or self.progress.unit_to_flip(state, record) is not None else None
-
-        try:
-            await self.log.wait(proven, max(0.0, deadline - monotonic()), "its unit to be proven")
-        except WaitTimedOut as late:
-            raise Refused("coupled-topics", "not all topics that are written with it were proven in time") from late
 
     async def _flip(self, record: TopicRecord) -> None:
         """Write the record that decides for the unit, or follow the record that has decided."""

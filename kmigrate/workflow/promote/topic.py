@@ -69,6 +69,7 @@ from kmigrate.workflow.promote.outcome import (
     with_promote_rules,
 )
 from kmigrate.workflow.promote.sealing import Sealer, may_come_off
+from kmigrate.workflow.promote.transactions import is_transactional
 
 __all__ = ["TopicPromotion"]
 
@@ -182,8 +183,8 @@ class TopicPromotion:
         A client that hangs on a silent router keeps its transaction open, and a fence would have all other writers
         wait. The members of a group that is promoted with the topic wait already.
         """
-        writers = any(self.topic in each.topics for each in self.log.state.transactions(self.link))
-        if not writers or Unit.of(self.log.state, record).groups or not self.sealer.unheard(record):
+        state = self.log.state
+        if not is_transactional(state, record) or Unit.of(state, record).groups or not self.sealer.unheard(record):
             return True
         deadline = monotonic() + self._terms(record).pending_timeout_s
         seen: dict[tuple[str, int], float] = {}
@@ -378,20 +379,8 @@ class TopicPromotion:
         await self.progress.wait_for_unit(self.log, record, deadline)
         ends = await self.check.run(record, partial(self._target_ends, record), deadline)
         self.progress.proven[self.key] = record, ProvenTopic(record.fence_epoch, ends if record.mapped else {})
-        await self._unit_proven(record, deadline)
+        await self.progress.wait_proven(self.log, record, deadline)
         await self._flip(record)
-
-    async def _unit_proven(self, record: TopicRecord, deadline: float) -> None:
-        """Wait until the last topic of the unit is proven: its promote goes on, the others follow its record."""
-
-        def proven(state: State) -> bool | None:
-            over = self._record(state) != record or decided(state, record) is not None
-            return True if over or self.progress.unit_to_flip(state, record) is not None else None
-
-        try:
-            await self.log.wait(proven, max(0.0, deadline - monotonic()), "its unit to be proven")
-        except WaitTimedOut as late:
-            raise Refused("coupled-topics", "not all topics that are written with it were proven in time") from late
 
     async def _flip(self, record: TopicRecord) -> None:
         """Write the record that decides for the unit, or follow the record that has decided (rule F)."""

@@ -21,14 +21,18 @@ _PAUSE_S = 0.005
 _MOST_NAMED = 3
 
 
+def _transactional_ids(state: State, record: TopicRecord) -> list[str]:
+    return sorted(each.name for each in state.transactions(record.link) if record.topic in each.topics)
+
+
 def is_transactional(state: State, record: TopicRecord) -> bool:
     """Return whether a transactional id is known to write a topic."""
-    return any(record.topic in each.topics for each in state.transactions(record.link))
+    return bool(_transactional_ids(state, record))
 
 
 def forced_aborts(state: State, record: TopicRecord) -> list[Finding]:
     """Say that the flip of a topic, from its first rollback on, costs each transactional producer a transaction."""
-    names = sorted(each.name for each in state.transactions(record.link) if record.topic in each.topics)
+    names = _transactional_ids(state, record)
     if not names:
         return []
     what = f"each producer of topic {record.topic} with transactions ({_few(names)}) aborts one transaction at the flip"
