@@ -107,6 +107,7 @@ def test_a_rehearsal_under_live_traffic_leaves_both_clusters_as_they_were(run: M
     done = run.cli("rehearse", *TOPICS, "--traffic", "1", "--yes")
     told = done.told
     assert done.code == 3, f"{told} {run.logs()}"  # the real producers have not moved to the router
+    assert "real" in told, told  # otherwise the rehearsal itself was refused
     assert {each["ref"] for each in told["real"] if each["level"] == "refuse"} == {"direct-writers"}
     assert both(run) == before
     assert run.does("link", "list") == links
