@@ -23,7 +23,7 @@ from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding
+from kmigrate.workflow.base.plan import Finding, Plan
 from kmigrate.workflow.base.running import mirror_runs, no_mirror
 from kmigrate.workflow.rehearsal.cleaning import clean
 from kmigrate.workflow.rehearsal.contents import Contents, read_contents
@@ -41,6 +41,19 @@ _LEFT = "rehearsal-left"
 _AGAIN_S = 0.5
 _CLEAN_S = 20.0
 """Seconds for which a failed removal is tried again; the controller goes on afterwards."""
+_TIME_LIFTS = frozenset(
+    {
+        "direct-writers",
+        "member-on-source",
+        "members-on-source",
+        "not-mirroring",
+        "router-unheard",
+        "target-behind-group",
+        "topic-not-settled",
+        "unknown-group",
+    }
+)
+"""Refusals that time alone lifts: for example, the controller has yet to put a promoted topic's configs back."""
 _REPORT_S = 20.0
 """Seconds within which a controller writes the report of a promote or rollback."""
 Say = Callable[[str], None]
@@ -171,12 +184,10 @@ class _Rehearsal:
                 "does not take up the link of the rehearsal",
             )
         names = list(self._shadows)
-        await (await verbs.mirror_topics(self._connections, self._link.name, names, "earliest", "auto")).carry_out()
+        await self._carried(lambda: verbs.mirror_topics(self._connections, self._link.name, names, "earliest", "auto"))
         await self._wait("mirroring the shadow topics", {TopicPhase.MIRRORING})
         group = group_of(self._link.name)
-        await self._passing(
-            lambda: verbs.mirror_groups(self._connections, self._link.name, [group], mode="auto"), "unknown-group"
-        )
+        await self._carried(lambda: verbs.mirror_groups(self._connections, self._link.name, [group], mode="auto"))
 
     async def _until(self, holds: Callable[[], bool], within_s: float) -> bool:
         deadline = monotonic() + within_s
@@ -203,11 +214,7 @@ class _Rehearsal:
     async def _promote(self) -> None:
         link, names, group = self._link.name, list(self._shadows), group_of(self._link.name)
         self._say("promoting the group")
-        await self._passing(
-            lambda: verbs.promote_groups(self._connections, link, [group], who=self._terms.who),
-            "members-on-source",
-            "target-behind-group",
-        )
+        await self._carried(lambda: verbs.promote_groups(self._connections, link, [group], who=self._terms.who))
         await verbs.wait_groups(self._connections, link, [group], self._terms.timeout_s)
         self._say("promoting the shadow topics")
         settings = self._link.settings
@@ -220,10 +227,12 @@ class _Rehearsal:
             asked_by=self._terms.who,
         )
         window = settings.straggler_window_s
-        proposal = await verbs.promote_topics(
-            self._connections, link, names, terms, straggler_window_s=window, wait_s=window + 1
+        promoted = await self._carried(
+            lambda: verbs.promote_topics(
+                self._connections, link, names, terms, straggler_window_s=window, wait_s=window + 1
+            )
         )
-        self._said = (await proposal.carry_out()).findings
+        self._said = promoted.findings
         await self._wait("promoting the shadow topics", {TopicPhase.PROMOTED})
         await self._traffic()
 
@@ -236,7 +245,7 @@ class _Rehearsal:
             return
         self._say("rolling the shadow topics back")
         terms = RollbackTerms(now_ms(), settings.lag_threshold, settings.pending_timeout_s, settings.fence_timeout_s)
-        await (await verbs.roll_back_topics(self._connections, link, names, terms, who=self._terms.who)).carry_out()
+        await self._carried(lambda: verbs.roll_back_topics(self._connections, link, names, terms, who=self._terms.who))
         await verbs.wait_rolled_back(self._connections, link, names, self._terms.timeout_s)
         await self._traffic()
 
@@ -262,16 +271,15 @@ class _Rehearsal:
         )
         self._check()
 
-    async def _passing(self, look: Callable[[], Awaitable[verbs.Proposal]], *passing: str) -> None:
-        """Carry a verb out; look again while a refusal is of a kind that time lifts."""
+    async def _carried(self, look: Callable[[], Awaitable[verbs.Proposal]]) -> Plan:
+        """Carry a verb out; look again while time alone lifts each refusal."""
         tries = Backoff(_AGAIN_S, within_s=self._terms.timeout_s)
         while True:
             self._check()
             try:
-                await (await look()).carry_out()
-                return
+                return await (await look()).carry_out()
             except Refused as refused:
-                if refused.ref not in passing:
+                if not _time_lifts(refused):
                     raise
                 await tries.pause(refused)
 
@@ -346,6 +354,11 @@ class _Compared:
 
     equal: bool
     records: int
+
+
+def _time_lifts(refused: Refused) -> bool:
+    """Return whether time alone lifts each of the refusals."""
+    return {each["ref"] for each in refused.findings if each["level"] == "refuse"} | {refused.ref} <= _TIME_LIFTS
 
 
 def _at(settings: ClusterSettings, addresses: Sequence[str]) -> ClusterSettings:

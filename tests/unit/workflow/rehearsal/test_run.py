@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import TopicShape
-from kmigrate.errors import Failed, Unreachable, WaitTimedOut
+from kmigrate.errors import Failed, Refused, Unreachable, WaitTimedOut
 from kmigrate.model.presences import RehearsalPresence
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.model.rehearsals import link_of
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.workflow.base.plan import Plan
+from kmigrate.workflow import verbs
+from kmigrate.workflow.base.plan import Plan, refuse, warn
 from kmigrate.workflow.rehearsal import run
 from kmigrate.workflow.rehearsal.feed import Shadow
 from kmigrate.workflow.rehearsal.plan import RehearsalPlan
@@ -151,3 +152,25 @@ def test_what_cannot_be_removed_is_left_to_the_controller(monkeypatch: pytest.Mo
         go(world)
     assert left.value.ref == "rehearsal-left"
     assert left.value.next_step == "kmigrate rehearse --clean"
+
+
+@pytest.mark.parametrize(("ref", "looks"), [("topic-not-settled", 2), ("right-missing", 1)])
+def test_a_step_looks_again_only_where_time_lifts_its_refusal(
+    ref: str, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    async def mirror_topics(*_: Any) -> Any:
+        looked.append(ref)
+        if len(looked) == 1:
+            Plan.of("topic mirror", [], [warn("no-room", "w"), refuse(ref, "not now")]).refuse()
+        raise Failed("second-look", "the second look ends this test")
+
+    world = World()
+    cleans(world, monkeypatch)
+    monkeypatch.setattr(run, "mirror_runs", lambda *_: True)
+    monkeypatch.setattr(verbs, "mirror_topics", mirror_topics)
+    with pytest.raises((Failed, Refused)) as raised:
+        go(world)
+    assert raised.value.ref == (ref if looks == 1 else "second-look")
+    assert len(looked) == looks
