@@ -27,6 +27,7 @@ from xdist.scheduler import LoadScopeScheduling
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.ports import port_range
 from kmigrate.sandbox.topics import create_topics
+from tests.again import AGAIN, PROVOKED_BEFORE, SUMMARY
 from tests.clusters import running_clusters, source_and_target, start_once
 from tests.emptied import KEPT
 from tests.provoked import PROVOKED, faults_of_all_tests, record
@@ -170,7 +171,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if hasattr(config, "workeroutput"):
         config.workeroutput["provoked"] = sorted(PROVOKED)
-    elif _is_whole(config) and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return
+    before = config.rootpath / PROVOKED_BEFORE
+    if AGAIN in os.environ:
+        PROVOKED.update(json.loads(before.read_text(encoding="utf-8")))
+    elif not _is_whole(config):
+        return
+    if session.exitstatus == pytest.ExitCode.TESTS_FAILED:
+        before.parent.mkdir(parents=True, exist_ok=True)
+        before.write_text(json.dumps(sorted(PROVOKED)), encoding="utf-8")
+    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         faults = faults_of_all_tests(PROVOKED)
         print("".join(f"\n{each}" for each in faults))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED if faults else session.exitstatus
@@ -317,11 +327,28 @@ _OUTCOMES = ("passed", "failed", "skipped")
 _started = time.monotonic()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write build/test/summary.json; an error of a fixture counts as a failure."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write build/test/summary.json; an error of a fixture counts as a failure.
+
+    A second run of failed tests leaves the summary of the first run alone.
+    """
+    if AGAIN in os.environ:
+        return
     counts = {outcome: len(terminalreporter.getreports(outcome)) for outcome in _OUTCOMES}
-    counts["failed"] += len(terminalreporter.getreports("error"))
-    folder = Path(terminalreporter.config.rootpath) / "build" / "test"
-    folder.mkdir(parents=True, exist_ok=True)
-    summary = {**counts, "seconds": round(time.monotonic() - _started, 1)}
-    (folder / "summary.json").write_text(json.dumps(summary) + "\n", encoding="utf-8")
+    failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    counts["failed"] = len(failed)
+    summary = {
+        **counts,
+        "seconds": round(time.monotonic() - _started, 1),
+        "whole": _is_whole(config),
+        "failures": {each.nodeid: _message(each) for each in failed},
+    }
+    path = config.rootpath / SUMMARY
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(summary) + "\n", encoding="utf-8")
+
+
+def _message(failed: pytest.TestReport) -> str:
+    """Return pytest's lines about the error itself, without the test's source."""
+    lines = failed.longreprtext.splitlines()
+    return "\n".join(line[1:].strip() for line in lines if line.startswith("E ")) or lines[-1]
