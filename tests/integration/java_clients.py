@@ -35,14 +35,15 @@ class JavaProgram:
     jars = "kafka-tools"
     """Set of jars on the class path."""
 
-    def __init__(self, folder: Path, name: str, level: str = "warn") -> None:
+    def __init__(self, folder: Path, name: str, level: str = "warn", version: str = TARGET_VERSION) -> None:
         self._level = level
+        self._version = version
         self._log = folder / f"{name}.out"
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, program: str | Path, *words: str) -> None:
         """Start a class of the jars, or a single source file."""
-        java, jars = str(find_java().executable), ensure_jars(self.jars, TARGET_VERSION)
+        java, jars = str(find_java().executable), ensure_jars(self.jars, self._version)
         command = [java, *_SMALL, _LEVEL + self._level, "-cp", f"{jars}/*", str(program), *words]
         with self._log.open("ab") as sink:
             self._process = subprocess.Popen(command, stdout=sink, stderr=sink)

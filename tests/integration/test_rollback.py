@@ -17,6 +17,7 @@ from kmigrate.protocol.codes import Code
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
+from kmigrate.sandbox.kafka import SOURCE_VERSION
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import PATIENT, Migration, assert_clean, fresh_migration, wait_until
 from tests.integration.router_world import InTransactions, settings_of
@@ -25,11 +26,12 @@ TOPICS = ("orders", "bills")
 RETRIED = "retries"
 """A topic with a single producer, which sends batches again after flips."""
 SOLD = "sales"
-"""A topic that two producers write in transactions."""
+"""A topic that three producers write in transactions."""
 BOOKED = "bookings"
 """A topic that one of these producers writes in the same transactions."""
 ALL = (*TOPICS, SOLD, BOOKED, RETRIED)
 UNKNOWN_PRODUCER = "org.apache.kafka.common.errors.UnknownProducerIdException"
+OTHER_MAPPING = "org.apache.kafka.common.errors.InvalidPidMappingException"
 TURNS = 3
 """Changes of direction after the first promote: two rollbacks, and the promote between them."""
 GROUP = "billing"
@@ -139,40 +141,52 @@ def roll_back(run: Migration, times: int) -> None:
     run.consumers_go_on()
 
 
+class OldJavaProgram(JavaProgram):
+    """A program of Kafka's own Java library of version 3, with the jars of the source's broker."""
+
+    jars = "kafka"
+
+
 class Tills:
     """Transactional producers of two families that write the same topic; each goes on after a forced abort.
 
-    One of them writes two topics in each transaction: the topics are promoted and rolled back together.
+    One of them writes two topics in each transaction: the topics are promoted and rolled back together. The producer
+    with version 3 of the Java library ends at the errors at which the example in KafkaProducer's Javadoc ends.
     """
 
     def __init__(self, run: Migration) -> None:
         self._run = run
         self.librdkafka = InTransactions(run.routers, (SOLD, BOOKED), "till", {"log_level": 0})
         self.java = JavaProgram(run.folder, "java")
+        self.old_java = OldJavaProgram(run.folder, "old-java", version=SOURCE_VERSION)
 
     def __enter__(self) -> Tills:
         self.librdkafka.__enter__()
         self.java.run(SOURCES / "WriteInTransactions.java", self._run.routers, SOLD, "shop", "3")
+        self.old_java.run(SOURCES / "WriteInTransactions.java", self._run.routers, SOLD, "stall", "3", "javadoc")
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.old_java.end()
         self.java.end()
         self.librdkafka.__exit__(*error)
 
     def go_on(self) -> None:
         self.librdkafka.until(self.librdkafka.transactions + 5)
-        self.java.until("committed", self.java.said.count("committed") + 5)
+        for java in (self.java, self.old_java):
+            java.until("committed", java.said.count("committed") + 5)
 
     def stop(self) -> None:
         self.librdkafka.finish()
         self.java.stop()
+        self.old_java.stop()
 
     def check(self, sold: list[FinalRecord], booked: list[FinalRecord]) -> None:
         """Check that all committed values are there once and in order, with one forced abort per change of direction.
 
         The first promote forces no abort.
         """
-        values: dict[bytes, dict[int, list[bytes]]] = {b"till": {}, b"shop": {}, b"held": {}}
+        values: dict[bytes, dict[int, list[bytes]]] = {b"till": {}, b"shop": {}, b"stall": {}, b"held": {}}
         for record in sold:
             value = record.value or b""
             values[value.split(b"-")[0]].setdefault(record.partition, []).append(value)
@@ -182,12 +196,13 @@ class Tills:
         assert twins == self.librdkafka.committed
         assert self.librdkafka.errors == []
         assert values[b"till"] == self.librdkafka.committed
-        assert "fatal" not in self.java.said, self.java.said
-        numbers = [b"shop-%d" % number for number in range(self.java.said.count("committed"))]
-        assert values[b"shop"] == dict.fromkeys(range(3), numbers)
+        for name, java, why in (("shop", self.java, UNKNOWN_PRODUCER), ("stall", self.old_java, OTHER_MAPPING)):
+            assert "fatal" not in java.said, java.said
+            numbers = [f"{name}-{number}".encode() for number in range(java.said.count("committed"))]
+            assert values[name.encode()] == dict.fromkeys(range(3), numbers)
+            assert 0 < java.said.count(f"aborted {why}") <= TURNS, java.said
         by_librdkafka = [error for error in self.librdkafka.aborted if "UNKNOWN_PRODUCER_ID" in error]
         assert 0 < len(by_librdkafka) <= TURNS, self.librdkafka.aborted
-        assert 0 < self.java.said.count(f"aborted {UNKNOWN_PRODUCER}") <= TURNS, self.java.said
 
 
 def roll_back_with_an_open_transaction(run: Migration) -> None:

@@ -464,7 +464,7 @@ class Session:
         """Handle transactions, or get a producer id; the router itself asks if the target refuses a source's writer."""
         request = decode_request(frame, self._decodable(head, frame))
         if not _wants_producer_id(head, request):
-            return (yield from self._transactions.handle(head, frame, request))
+            return (yield from self._transactions.handle(head, frame, request, self.software))
         answer = yield from self._client.ask_target([frame], head.correlation_id)
         if self._shared.mirrored() and is_refused_id(head, frame, answer):
             own = yield from self._shared.backend.new_producer_id()

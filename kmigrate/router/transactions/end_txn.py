@@ -16,12 +16,6 @@ from kmigrate.router.transactions.source_identities import OTHER_PRODUCER
 
 __all__ = ["EndTxnHandler"]
 
-_ENDED = {
-    LastEnd.COMMITTED: Code.NONE,
-    LastEnd.ABORTED: Code.INVALID_TXN_STATE,
-    LastEnd.CUT_OFF: Code.UNKNOWN_PRODUCER_ID,
-}
-"""Answer to a commit whose transaction's end is known only from the id's record; an abort has nothing left to do."""
 _OVER = frozenset({Code.NONE, Code.INVALID_TXN_STATE})
 """Codes after which a transaction is not open any more; clients other than the producer get others, and end nothing."""
 
@@ -121,7 +115,9 @@ class EndTxnHandler:
             return (yield from self._end_at_source(txn, record))
         if record.in_force:
             return Code.CONCURRENT_TRANSACTIONS  # the revocation is not proven yet, so the end may still change
-        return _ENDED[record.revoked.last_end] if txn.request.committed else Code.NONE
+        if not txn.request.committed or record.revoked.last_end == LastEnd.COMMITTED:
+            return Code.NONE
+        return Code.INVALID_TXN_STATE if record.revoked.last_end == LastEnd.ABORTED else txn.next_epoch_code
 
     def _code(self, txn: TxnRequest, code: int) -> int:
         """Return the code for the client from the cluster's code (`shared.deferred_partitions`, C)."""

@@ -34,8 +34,8 @@ H  After a group has opened at the target, the first transaction of an id that c
 I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked before
    a client is refused (`source_identities`).
 J  From a topic's first rollback on, an identity ends at each flip of a topic that it may have written: the cluster that
-   is written from then on knows other sequences of the identity. The client gets UNKNOWN_PRODUCER_ID, aborts, and asks
-   for the next epoch, whose sequences begin at 0 on both clusters (`docs/decisions/0019`).
+   is written from then on knows other sequences of the identity. The client gets the code of `next_epoch`, aborts, and
+   asks for the next epoch, whose sequences begin at 0 on both clusters (`docs/decisions/0019`).
 K  What the target lets an id write together with a topic that can be rolled back is written down, too, before the
    client is answered. So a rollback knows what transactions couple.
 """
@@ -101,9 +101,9 @@ class TransactionHandler:
         self._newer_table: Future[None] | None = None
         """Set at the next routing table, for the requests that are held until then."""
 
-    def handle(self, head: RequestHead, frame: bytearray, request: Message) -> Conversation[Buffer]:
-        """Answer a client's request with a transactional id."""
-        txn = TxnRequest(head, frame, request, *producer_of(head, request))
+    def handle(self, head: RequestHead, frame: bytearray, request: Message, software: str) -> Conversation[Buffer]:
+        """Answer a client's request with a transactional id; `software`: the client's library."""
+        txn = TxnRequest(head, frame, request, *producer_of(head, request), software)
         while True:
             try:
                 return (yield from self._decide(txn))
@@ -147,7 +147,7 @@ class TransactionHandler:
         if key == ApiKey.INIT_PRODUCER_ID:
             return (yield from self._init(txn))
         if key != ApiKey.END_TXN and self._identities.cut_off(txn):
-            return txn.answer(Code.ILLEGAL_GENERATION if key == ApiKey.TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
+            return txn.answer(Code.ILLEGAL_GENERATION if key == ApiKey.TXN_OFFSET_COMMIT else txn.next_epoch_code)
         if key == ApiKey.TXN_OFFSET_COMMIT:
             return (yield from self._commit_offsets(txn))
         mirroring = self._shared.table.mirroring
@@ -259,7 +259,7 @@ class TransactionHandler:
         """Have the client abort and ask for the next epoch (rule J)."""
         if self._locator.open_at(txn.name) is None:
             self._locator.refused.add(txn.name)
-        return txn.answer(Code.UNKNOWN_PRODUCER_ID)
+        return txn.answer(txn.next_epoch_code)
 
     def _couple_at_target(self, txn: TxnRequest, answer: Buffer) -> Conversation[bool]:
         """Write down what the target lets into a transaction with a topic that can be rolled back (rule K).

@@ -6,9 +6,9 @@ there. So no client is accepted as the newer producer by its own claim: the rout
 has the id.
 
 If a controller has revoked an identity (`Revoked`), no producer has that identity at the source any more. Its producer
-gets UNKNOWN_PRODUCER_ID when beginning a transaction there. Java clients from 2.5 to 4.3 and librdkafka then abort that
-transaction, which has not begun at the source, and ask for the next epoch. They count their sequences from 0 again, as
-the source expects. At INVALID_PRODUCER_ID_MAPPING, Java 4.x ends.
+gets the code of `next_epoch` when beginning a transaction there. Java clients from 2.5 to 4.3 and librdkafka then abort
+that transaction, which has not begun at the source, and ask for the next epoch. They count their sequences from 0
+again, as the source expects.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ProducerIdentities:
             if known.epoch > txn.epoch:
                 raise AnswerNow(Code.PRODUCER_FENCED)
             if not known.in_force:
-                raise AnswerNow(Code.UNKNOWN_PRODUCER_ID)
+                raise AnswerNow(txn.next_epoch_code)
             return known
         if not txn.caught_up:
             yield from self.catch_up(txn)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kmigrate.protocol.api import ApiKey, Message, read_answer
-from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.shared.conversation import Future
 from kmigrate.router.shared.deferred_partitions import ProducerIdentity
 from kmigrate.router.shared.state import Buffer, ClientLink
+from kmigrate.router.transactions.next_epoch import next_epoch_code
 from kmigrate.router.wire.transactions import error_answer, partition_codes, source_request
 
 __all__ = ["AnswerNow", "DecideAnew", "TxnRequest"]
@@ -38,6 +39,8 @@ class TxnRequest:
     """Transactional id."""
     producer_id: int
     epoch: int
+    software: str
+    """Name and version of the client's library (KIP-511); '' if the client has not said."""
     deadline: float | None = None
     caught_up: bool = False
     """True if the records of other routers were read for this request."""
@@ -47,6 +50,11 @@ class TxnRequest:
     @property
     def producer(self) -> ProducerIdentity:
         return self.name, self.producer_id, self.epoch
+
+    @property
+    def next_epoch_code(self) -> Code:
+        """The code at which the client aborts and asks for the next epoch."""
+        return next_epoch_code(self.software)
 
     def to_target(self, client: ClientLink) -> Future[bytearray]:
         """Send the request to the target unchanged."""

@@ -5,7 +5,7 @@ with only the producer id and the epoch: Flink's exactly-once sink commits this 
 committed before. The source alone can judge the identity that it has handed out, so the EndTxn goes there unchanged.
 
 Nothing else is done in such an identity: the target does not know it, so the producer could not go on after the
-promote. A producer that begins a transaction, or goes on with one, gets UNKNOWN_PRODUCER_ID. At this code clients
+promote. A producer that begins a transaction, or goes on with one, gets the code of `next_epoch`. At this code clients
 abort, and that EndTxn goes to the source, too. Then they ask for a new id, which both clusters know.
 """
 
@@ -93,7 +93,7 @@ class SourceIdentities:
             if state is None:
                 worst = _worse(worst, Code.NONE if code in _NOT_KNOWN else code)
             elif not code and int(state.producer_id) == txn.producer_id:
-                return Code.UNKNOWN_PRODUCER_ID
+                return txn.next_epoch_code
             elif row(code).retriable:
                 worst = _worse(worst, code)
         return worst or None

@@ -5,6 +5,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.errors.AuthorizationException;
 import org.apache.kafka.common.errors.InvalidProducerEpochException;
+import org.apache.kafka.common.errors.OutOfOrderSequenceException;
 import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -13,7 +14,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * After a forced abort the program repeats the transaction, as Kafka's documentation demands. The program prints
  * "committed NUMBER", "aborted WHY" and "fatal WHY".
  *
- * <p>Arguments: bootstrap, topic, transactional id, number of partitions.
+ * <p>Arguments: bootstrap, topic, transactional id, number of partitions; then "javadoc" if the program shall end at
+ * the errors at which the example in KafkaProducer's Javadoc ends.
  */
 public final class WriteInTransactions {
     public static void main(String[] words) {
@@ -35,11 +37,19 @@ public final class WriteInTransactions {
             "request.timeout.ms", 3000,
             "key.serializer", StringSerializer.class,
             "value.serializer", StringSerializer.class);
+        boolean asInJavadoc = words.length > 4 && words[4].equals("javadoc");
         try (var producer = new KafkaProducer<String, String>(settings)) {
             producer.initTransactions();
             for (int number = 0; !ending.get(); ) {
-                if (written(producer, words[1], words[2] + "-" + number, Integer.parseInt(words[3]))) {
+                try {
+                    write(producer, words[1], words[2] + "-" + number, Integer.parseInt(words[3]));
                     System.out.println("committed " + number++);
+                } catch (KafkaException failed) {
+                    if (asInJavadoc ? endsInJavadoc(failed) : ends(failed)) {
+                        throw failed;
+                    }
+                    System.out.println("aborted " + (failed.getCause() == null ? failed : failed.getCause()));
+                    producer.abortTransaction();
                 }
             }
         } catch (RuntimeException fatal) {
@@ -47,20 +57,23 @@ public final class WriteInTransactions {
         }
     }
 
-    private static boolean written(KafkaProducer<String, String> producer, String topic, String value, int partitions) {
-        try {
-            producer.beginTransaction();
-            for (int partition = 0; partition < partitions; partition++) {
-                producer.send(new ProducerRecord<>(topic, partition, null, value));
-            }
-            producer.commitTransaction();
-            return true;
-        } catch (ProducerFencedException | InvalidProducerEpochException | AuthorizationException fatal) {
-            throw fatal;
-        } catch (KafkaException failed) {
-            System.out.println("aborted " + failed);
-            producer.abortTransaction();
-            return false;
+    private static void write(KafkaProducer<String, String> producer, String topic, String value, int partitions) {
+        producer.beginTransaction();
+        for (int partition = 0; partition < partitions; partition++) {
+            producer.send(new ProducerRecord<>(topic, partition, null, value));
         }
+        producer.commitTransaction();
+    }
+
+    private static boolean ends(KafkaException failed) {
+        return failed instanceof ProducerFencedException
+            || failed instanceof InvalidProducerEpochException
+            || failed instanceof AuthorizationException;
+    }
+
+    private static boolean endsInJavadoc(KafkaException failed) {
+        return failed instanceof ProducerFencedException
+            || failed instanceof OutOfOrderSequenceException
+            || failed instanceof AuthorizationException;
     }
 }

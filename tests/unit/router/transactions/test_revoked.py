@@ -187,6 +187,16 @@ def test_who_comes_back_to_the_source_is_told_to_ask_for_the_next_epoch() -> Non
     assert desk.asked(ADD, END) == []
 
 
+def test_a_java_client_of_version_3_gets_an_error_at_which_its_application_does_not_end() -> None:
+    desk = forwarded()
+    desk.stage.session.software = "apache-kafka-java 3.9.1"
+    revoke(desk, LastEnd.CUT_OFF)
+    assert desk.end() == MAPPING
+    assert desk.add("t") == {"t": MAPPING}
+    assert desk.end(committed=False) == 0
+    assert desk.asked(ADD) == []
+
+
 def test_the_next_epoch_is_asked_for_in_nobodys_name_and_puts_an_end_to_it() -> None:
     """The source does not know the identity that the client continues."""
     desk = forwarded()

@@ -16,7 +16,7 @@ from kmigrate.router.wire.produce import parse_answer
 from tests.unit.router.router_fakes import route
 from tests.unit.router.transactions.test_handler import ADD, DESCRIBE, END, NAME, Desk, S, T
 
-BEGIN_ANEW, INVALID_TXN_STATE, BUSY = 59, 48, 14
+BEGIN_ANEW, INVALID_TXN_STATE, BUSY, MAPPING = 59, 48, 14, 49
 FLIP = 7
 """Epoch of the newest flip."""
 BACK = route("t", Serve.FORWARD, generation=1, turned_epoch=FLIP)
@@ -51,6 +51,18 @@ def test_an_identity_from_before_the_newest_flip_ends_and_the_next_epoch_goes_on
     assert desk.add("t") == {"t": BEGIN_ANEW}
     assert desk.end(committed=False) == 0
     assert desk.asked(ADD, END) == [], "no cluster hears of a transaction that did not begin"
+    desk.stage.transaction_store.epoch = FLIP + 1
+    producer_id, epoch = next_epoch(desk)
+    assert desk.add("t", producer_id=producer_id, epoch=epoch) == {"t": 0}
+
+
+@pytest.mark.parametrize("there", [BACK, AGAIN])
+def test_a_java_client_of_version_3_gets_an_error_at_which_its_application_does_not_end(there: Any) -> None:
+    desk = identified(Desk(there), since=FLIP - 1)
+    desk.stage.session.software = "apache-kafka-java 3.9.1"
+    assert desk.add("t") == {"t": MAPPING}
+    assert desk.end(committed=False) == 0
+    assert desk.asked(ADD, END) == []
     desk.stage.transaction_store.epoch = FLIP + 1
     producer_id, epoch = next_epoch(desk)
     assert desk.add("t", producer_id=producer_id, epoch=epoch) == {"t": 0}
