@@ -28,7 +28,7 @@ from kmigrate.cluster.requests import (
     Key,
     LogOffset,
     RequestBatcher,
-    ask_for_offsets,
+    ask_for_largest,
     ask_versions,
     newest_versions,
     offsets_in,
@@ -37,6 +37,7 @@ from kmigrate.cluster.requests import (
     topics_of,
 )
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
+from kmigrate.model.ids import LARGEST
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic
@@ -44,6 +45,7 @@ from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import TaskOwner, together
 from kmigrate.protocol.api import ApiKey, Message, element_type, entity, millis_of
 from kmigrate.protocol.codes import Code, code_of, row
+from kmigrate.protocol.offsets import LIST_OFFSETS_VERSION, decode_offsets, encode_offsets
 
 __all__ = [
     "MARKERS",
@@ -322,9 +324,15 @@ class ClusterClient:
 
     async def call(self, request: Message, node: int | None = None, *, purpose: str = "control") -> Message:
         """Send a request to a broker; to any broker if `node` is None."""
+        return await self._call_at(node, purpose, lambda connection, patience_s: connection.call(request, patience_s))
+
+    async def _call_at(
+        self, node: int | None, purpose: str, call: Callable[[BrokerConnection, float], Awaitable[_T]]
+    ) -> _T:
+        """Call a broker, any broker if `node` is None, and note whether the broker answers."""
         connection = await self.bootstrap() if node is None else await self.connection(node, purpose)
         try:
-            answer = await connection.call(request, self.settings.request_timeout_s)
+            answer = await call(connection, self.settings.request_timeout_s)
         except Unreachable as unreachable:
             self.health.failed(connection.address, unreachable)
             raise
@@ -371,8 +379,18 @@ class ClusterClient:
         purpose: str = "control",
     ) -> dict[Key, LogOffset]:
         """Return any broker's answer, also a follower's own log end; a broker with another epoch than asked refuses."""
-        question = ask_for_offsets(wanted, epochs or {}, replica_id=replica_id, read_committed=read_committed)
-        return offsets_in(await self.call(question, node, purpose=purpose))
+        if LARGEST in wanted.values():
+            question = ask_for_largest(wanted, epochs or {}, replica_id=replica_id, read_committed=read_committed)
+            return offsets_in(await self.call(question, node, purpose=purpose))
+        body = encode_offsets(wanted, epochs or {}, replica_id=replica_id, read_committed=read_committed)
+        answer = await self._call_at(
+            node,
+            purpose,
+            lambda connection, patience_s: connection.call_raw(
+                ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, body, flexible=False, timeout=patience_s
+            ),
+        )
+        return decode_offsets(answer)
 
     async def log_ends(self, keys: Iterable[Key]) -> dict[Key, LogOffset]:
         """Return the log ends (not high watermarks) of partitions."""

@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 from uuid import UUID
 
 from kmigrate.errors import Unreachable
-from kmigrate.protocol.api import ApiKey, decode_body, element_type, encode_body, entity
-from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.api import ApiKey, element_type, encode_body, entity
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import response_body_offset
+from kmigrate.protocol.metadata import (
+    METADATA_VERSION,
+    PartitionInfo,
+    ReportedMetadata,
+    ReportedTopic,
+    decode_metadata,
+)
 
 __all__ = [
     "METADATA_VERSION",
@@ -28,23 +34,12 @@ __all__ = [
     "names_in",
 ]
 
-METADATA_VERSION = 10
 _MOST_ANSWERS = 256
 _MOST_AT_ONCE = 1_000
 """Most partitions per response if nobody waits for the response: decoding a response holds up everything else."""
 
 Topics = tuple[str, ...] | None
 """The topics of a metadata request; None for all topics."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """Leader and replicas of a partition, as a broker reports them."""
-
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    in_sync: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +87,8 @@ def ask_about(topics: Topics) -> bytes:
 
 def names_in(frame: bytearray) -> frozenset[str]:
     """Return the names in a response, except topics that the response calls unknown."""
-    at = response_body_offset(frame, flexible=True)
-    answer = decode_body(entity(ApiKey.METADATA, METADATA_VERSION, "response"), frame, at)
     return frozenset(
-        str(topic.name) for topic in answer.topics if code_of(topic.error_code) != Code.UNKNOWN_TOPIC_OR_PARTITION
+        topic.name for topic in decode_metadata(frame).topics if topic.error != Code.UNKNOWN_TOPIC_OR_PARTITION
     )
 
 
@@ -115,8 +108,8 @@ class MetadataCache:
         if body in self._agreed.get(asked, ()):
             return self.known
         answer = self._answer(frame)
-        brokers = _brokers(answer) or self.known.brokers
-        heard = Metadata(answer.cluster_id or "", brokers, self._topics(answer.topics, whole=asked is None))
+        brokers = answer.brokers or self.known.brokers
+        heard = Metadata(answer.cluster_id, brokers, self._topics(answer.topics, whole=asked is None))
         if heard != self.known:
             self._know(heard)
         elif sum(map(len, self._agreed.values())) >= _MOST_ANSWERS:
@@ -146,7 +139,7 @@ class MetadataCache:
             if later:
                 topics[reported.name] = TopicInfo(reported.name, reported.topic_id, {**known.partitions, **later})
         if topics != self.known.topics:
-            brokers = {**_brokers(answer), **self.known.brokers}
+            brokers = {**answer.brokers, **self.known.brokers}
             self._know(Metadata(self.known.cluster_id, brokers, topics))
         elif sum(map(len, self._nothing_later.values())) >= _MOST_ANSWERS:
             self._nothing_later.clear()
@@ -176,21 +169,20 @@ class MetadataCache:
         self._agreed.clear()
         self._nothing_later.clear()
 
-    def _answer(self, frame: bytearray) -> Any:
-        at = response_body_offset(frame, flexible=True)
-        answer = decode_body(entity(ApiKey.METADATA, METADATA_VERSION, "response"), frame, at)
-        ours, theirs = self.known.cluster_id, answer.cluster_id or ""
+    def _answer(self, frame: bytearray) -> ReportedMetadata:
+        answer = decode_metadata(frame)
+        ours, theirs = self.known.cluster_id, answer.cluster_id
         if ours and theirs and ours != theirs:
             raise Unreachable("other-cluster", f"a broker of cluster {theirs} answers in place of one of {ours}")
         return answer
 
-    def _topics(self, reported: Iterable[Any], *, whole: bool) -> dict[str, TopicInfo]:
+    def _topics(self, reported: Iterable[ReportedTopic], *, whole: bool) -> dict[str, TopicInfo]:
         """Return the known topics updated by the response; a `whole` response replaces all known topics."""
         found = {} if whole else dict(self.known.topics)
         for topic in reported:
             info = _topic_info(topic)
             if info is None:
-                found.pop(str(topic.name), None)
+                found.pop(topic.name, None)
             else:
                 found[info.name] = _newest(self.known.topics.get(info.name), info)
         return found
@@ -200,25 +192,12 @@ def _body(frame: bytearray) -> bytes:
     return bytes(memoryview(frame)[response_body_offset(frame, flexible=True) :])
 
 
-def _brokers(answer: Any) -> dict[int, tuple[str, int]]:
-    return {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers}
-
-
-def _topic_info(reported: Any) -> TopicInfo | None:
-    """Return a topic of a kio response; None if the cluster does not have the topic."""
-    code = code_of(reported.error_code)
-    if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+def _topic_info(reported: ReportedTopic) -> TopicInfo | None:
+    """Return a reported topic; None if the cluster does not have the topic."""
+    error, name, topic_id, partitions = reported
+    if error == Code.UNKNOWN_TOPIC_OR_PARTITION:
         return None
-    partitions = {
-        int(part.partition_index): PartitionInfo(
-            int(part.leader_id),
-            int(part.leader_epoch),
-            tuple(map(int, part.replica_nodes)),
-            tuple(map(int, part.isr_nodes)),
-        )
-        for part in reported.partitions
-    }
-    return TopicInfo(str(reported.name), reported.topic_id, partitions, 0 if partitions else code)
+    return TopicInfo(name, topic_id, partitions, 0 if partitions else error)
 
 
 def _newest(known: TopicInfo | None, reported: TopicInfo) -> TopicInfo:

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from kmigrate.cluster.metadata import METADATA_VERSION
 from kmigrate.errors import Failed, Refused
-from kmigrate.model.ids import LARGEST
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.protocol.api import API_NAMES, ApiKey, Message, decode_body, element_type, encode_body, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import response_body_offset
 from kmigrate.protocol.hot import FETCH_VERSION, PRODUCE_VERSION
+from kmigrate.protocol.offsets import LogOffset
 
 __all__ = [
     "FIRST_WITH_LARGEST",
@@ -32,7 +31,7 @@ __all__ = [
     "Key",
     "LogOffset",
     "RequestBatcher",
-    "ask_for_offsets",
+    "ask_for_largest",
     "ask_versions",
     "newest_versions",
     "offsets_in",
@@ -78,17 +77,6 @@ def refuse_too_old(frame: memoryview, settings: ClusterSettings) -> None:
 FIRST_WITH_LARGEST = 7
 
 
-@dataclass(frozen=True, slots=True)
-class LogOffset:
-    """ListOffsets answer for a partition; offset −1 if no record matches a timestamp."""
-
-    error: int
-    offset: int
-    leader_epoch: int
-    timestamp: int = -1
-    """The record's time, if the request looked for a record by time."""
-
-
 NO_LEADER = LogOffset(Code.LEADER_NOT_AVAILABLE, -1, -1)
 """The answer for a partition without a leader."""
 
@@ -110,15 +98,11 @@ def partitions_of(answer: Message) -> Iterator[tuple[Key, Message]]:
             yield (str(topic.name), int(part.partition_index)), part
 
 
-def ask_for_offsets(
-    wanted: Mapping[Key, int],
-    epochs: Mapping[Key, int],
-    *,
-    replica_id: int,
-    read_committed: bool,
+def ask_for_largest(
+    wanted: Mapping[Key, int], epochs: Mapping[Key, int], *, replica_id: int, read_committed: bool
 ) -> Message:
-    """Return a request with a timestamp per partition, and with the leader epoch of partitions in `epochs`."""
-    request = entity(ApiKey.LIST_OFFSETS, FIRST_WITH_LARGEST if LARGEST in wanted.values() else 5, "request")
+    """Return a ListOffsets request in the first version with the timestamp `LARGEST`; `epochs` are leader epochs."""
+    request = entity(ApiKey.LIST_OFFSETS, FIRST_WITH_LARGEST, "request")
     fields = {
         key: {"timestamp": timestamp, "current_leader_epoch": epochs.get(key, -1)} for key, timestamp in wanted.items()
     }

@@ -7,8 +7,8 @@ One version per API keeps both ends of the code simple: the lowest version with 
 |---|---|---|
 | Produce | 9 | flexible, by topic name; written by hand in `hot` |
 | Fetch | 12 | last_fetched_epoch reports truncation (W7); by hand in `hot` |
-| ListOffsets | 5 | leader epochs, replica_id −2 for the log end (V1) |
-| Metadata | 10 | topic ids |
+| ListOffsets | 5 | leader epochs, replica_id −2 for the log end (V1); by hand in `offsets` |
+| Metadata | 10 | topic ids; responses by hand in `metadata` |
 | FindCoordinator | 3 | key types |
 | InitProducerId | 4 | producer id and epoch in the request |
 | DeleteRecords | 2 | |

@@ -1,6 +1,6 @@
-"""WriteTxnMarkers and the ListOffsets request behind it, by hand: a transaction of a mirrored topic costs one of each.
+"""WriteTxnMarkers 1 by hand, and the request for the log ends behind it: a mirrored transaction costs one of each.
 
-WriteTxnMarkers 1 is flexible, ListOffsets 5 is not; every broker from Kafka 2.8 on has both versions.
+Every broker from Kafka 2.8 on has this version.
 """
 
 from __future__ import annotations
@@ -12,34 +12,28 @@ from typing import NamedTuple
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.frames import response_body_offset, skip_tags
 from kmigrate.protocol.hot import Buffer
+from kmigrate.protocol.offsets import encode_offsets
 from kmigrate.protocol.primitives import (
     I32,
     read_compact_string,
-    read_string,
     read_uvarint,
     write_compact_string,
-    write_string,
     write_uvarint,
 )
 
 __all__ = [
-    "LOG_ENDS_VERSION",
     "MARKERS_VERSION",
     "Marks",
-    "decode_log_ends",
     "decode_marker_codes",
     "encode_log_ends",
     "encode_markers",
 ]
 
 MARKERS_VERSION = 1
-LOG_ENDS_VERSION = 5
 _LOG_END, _LATEST = -2, -1
 """ListOffsets' replica id that asks for the log end, and the timestamp of the newest offset."""
 
 _MARKER_HEAD = struct.Struct(">qh?")
-_END_ASKED = struct.Struct(">iiq")
-_END_TOLD = struct.Struct(">ihqqi")
 _CODE = struct.Struct(">ih")
 
 
@@ -104,31 +98,4 @@ def decode_marker_codes(frame: bytearray) -> dict[tuple[str, int], int]:
 
 def encode_log_ends(keys: Iterable[tuple[str, int]]) -> list[Buffer]:
     """Return the body of a ListOffsets request for the log ends, not the high watermarks, of partitions (V1)."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in keys:
-        topics.setdefault(topic, []).append(partition)
-    out = [I32.pack(_LOG_END), b"\0", I32.pack(len(topics))]
-    for topic, partitions in topics.items():
-        out += [write_string(topic), I32.pack(len(partitions))]
-        out += [_END_ASKED.pack(partition, -1, _LATEST) for partition in partitions]
-    return [b"".join(out)]
-
-
-def decode_log_ends(frame: bytearray) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return error code and log end of each partition in a ListOffsets 5 response."""
-    try:
-        at = response_body_offset(frame, flexible=False) + I32.size
-        out: dict[tuple[str, int], tuple[int, int]] = {}
-        (topics,) = I32.unpack_from(frame, at)
-        at += I32.size
-        for _ in range(topics):
-            name, at = read_string(frame, at)
-            (partitions,) = I32.unpack_from(frame, at)
-            at += I32.size
-            for _ in range(partitions):
-                partition, code, _, end, _ = _END_TOLD.unpack_from(frame, at)
-                out[(name or "", partition)] = code, end
-                at += _END_TOLD.size
-        return out
-    except struct.error as short:
-        raise ProtocolViolation("short-offsets-answer", str(short)) from None
+    return encode_offsets(dict.fromkeys(keys, _LATEST), replica_id=_LOG_END)

@@ -1,4 +1,4 @@
-"""Reads messages field by field where kio is too slow or too strict: Produce, Fetch, DescribeTransactions."""
+"""Reads messages field by field where kio is too slow or too strict: Metadata, Produce, Fetch, DescribeTransactions."""
 
 from __future__ import annotations
 

@@ -35,14 +35,13 @@ from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import PRODUCE_VERSION, Buffer, encode_produce
 from kmigrate.protocol.markers import (
-    LOG_ENDS_VERSION,
     MARKERS_VERSION,
     Marks,
-    decode_log_ends,
     decode_marker_codes,
     encode_log_ends,
     encode_markers,
 )
+from kmigrate.protocol.offsets import LIST_OFFSETS_VERSION, LogOffset, decode_offsets
 
 __all__ = ["NOT_SENT", "Filling", "Made", "MarkerWriter", "Marking", "Piece", "marker_purpose"]
 
@@ -83,6 +82,8 @@ class Piece(NamedTuple):
 
 
 _NOTHING = Piece(0)
+_NO_END = LogOffset(Code.NONE, -1, -1)
+"""The log end of a partition that the broker's answer does not name."""
 
 
 class Marking(NamedTuple):
@@ -168,7 +169,7 @@ class MarkerWriter:
                 marks[counts] = self._marks(fillings, fences, counts)
             requests.append(OutgoingRequest(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, marks[counts], True))
         ends = encode_log_ends(filling.key for filling, _ in fillings)
-        return [*requests, OutgoingRequest(ApiKey.LIST_OFFSETS, LOG_ENDS_VERSION, ends, False)]
+        return [*requests, OutgoingRequest(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, ends, False)]
 
     def _marks(
         self, fillings: Sequence[tuple[Filling, Marking]], fences: Sequence[int], counts: Sequence[int]
@@ -279,13 +280,13 @@ class _Line:
         for answer in marked:
             for key, code in decode_marker_codes(answer.result()).items():
                 codes[key] = codes.get(key, 0) or code
-        ends = decode_log_ends(ended.result())
+        ends = decode_offsets(ended.result())
         self._target.health.heard(group.connection.address)
         if len(marked) == 1:
             self._writer.window_s = monotonic() - group.sent
         for filling, marking in group.fillings:
-            code, end = ends.get(filling.key, (0, -1))
-            made = Made(codes.get(filling.key, 0) or code, end, marking.epoch)
+            end = ends.get(filling.key, _NO_END)
+            made = Made(codes.get(filling.key, 0) or end.error, end.offset, marking.epoch)
             self._writer.outcome(filling.key, marking, made)
             filling.ended(made)
 

@@ -14,7 +14,8 @@ from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import now_ms
 from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.hot import PRODUCE_VERSION, encode_produce
-from kmigrate.protocol.markers import LOG_ENDS_VERSION, encode_log_ends
+from kmigrate.protocol.markers import encode_log_ends
+from kmigrate.protocol.offsets import LIST_OFFSETS_VERSION
 from kmigrate.records.build import one_record_batch
 
 __all__ = ["closes_behind_refusals"]
@@ -52,5 +53,5 @@ async def _closes(target: ClusterClient, node: int, key: tuple[str, int]) -> boo
 
 async def _ask_log_end(connection: BrokerConnection, key: tuple[str, int]) -> None:
     await connection.call_raw(
-        ApiKey.LIST_OFFSETS, LOG_ENDS_VERSION, encode_log_ends([key]), flexible=False, timeout=_PATIENCE_S
+        ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, encode_log_ends([key]), flexible=False, timeout=_PATIENCE_S
     )

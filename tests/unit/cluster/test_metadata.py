@@ -19,7 +19,8 @@ from kmigrate.cluster.metadata import Metadata, PartitionInfo, TopicInfo, _newes
 from kmigrate.errors import Refused
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.protocol.api import decode_body, element_type, encode_body, entity
+from kmigrate.protocol.api import element_type, encode_body, entity
+from kmigrate.protocol.metadata import decode_metadata
 
 _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
 """The bytes before a flexible answer's body: size, correlation id and no tags."""
@@ -221,12 +222,12 @@ def decoded_answers() -> Iterator[list[bytearray]]:
     """Yield a list of the answers that are decoded within the context."""
     frames: list[bytearray] = []
 
-    def decode(kind: type[Any], frame: bytearray, at: int) -> Any:
+    def decode(frame: bytearray) -> Any:
         frames.append(frame)
-        return decode_body(kind, frame, at)
+        return decode_metadata(frame)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metadata, "decode_body", decode)
+        patch.setattr(metadata, "decode_metadata", decode)
         yield frames
 
 

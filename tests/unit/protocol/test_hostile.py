@@ -15,6 +15,8 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.described import read_described
 from kmigrate.protocol.frames import peek_request, response_body_offset
 from kmigrate.protocol.hot import decode_fetch, decode_produce, decode_throttled_produce
+from kmigrate.protocol.metadata import decode_metadata
+from kmigrate.protocol.offsets import decode_offsets
 from kmigrate.protocol.primitives import read_compact_string, read_string, read_uvarint, write_uvarint
 
 _HUGE = write_uvarint((1 << 35) - 1)
@@ -54,12 +56,36 @@ DESCRIBED = (
     + struct.pack(">i", 3)
     + b"\0\0\0"
 )
+METADATA = (
+    _HEAD
+    + struct.pack(">i", 0)
+    + b"\2"
+    + struct.pack(">i", 1)
+    + b"\2h"
+    + struct.pack(">i", 9092)
+    + b"\0\0"
+    + b"\2c"
+    + struct.pack(">i", 1)
+    + b"\2\0\0\2t"
+    + b"\7" * 16
+    + b"\0\2"
+    + struct.pack(">hiii", 0, 3, 1, 4)
+    + b"\2\0\0\0\1" * 2
+    + b"\1\0"
+    + struct.pack(">i", 0)
+    + b"\0"
+    + struct.pack(">i", 0)
+    + b"\0"
+)
+OFFSETS = struct.pack(">iiiih", 0, 7, 0, 1, 1) + b"t" + struct.pack(">iihqqi", 1, 3, 0, -1, 41, 4)
 REQUEST = struct.pack(">ihhih", 20, 3, 12, 1, 1) + b"c" + b"\1\0\1x" + b"\0"
 
 DECODERS: dict[str, tuple[bytes, Callable[[bytearray], Any]]] = {
     "produce": (PRODUCED, decode_produce),
     "throttled produce": (PRODUCED, decode_throttled_produce),
     "fetch": (FETCHED, decode_fetch),
+    "metadata": (METADATA, decode_metadata),
+    "offsets": (OFFSETS, decode_offsets),
     "described transactions": (DESCRIBED, lambda frame: read_described(bytes(frame), 0)),
     "request head": (REQUEST, peek_request),
     "request head with tags": (REQUEST, lambda frame: peek_request(frame, flexible=True)),
@@ -108,7 +134,7 @@ def test_a_changed_message_is_a_value_or_a_violation(name: str) -> None:
     holds()
 
 
-@pytest.mark.parametrize("name", ["produce", "fetch", "described transactions"])
+@pytest.mark.parametrize("name", ["produce", "fetch", "metadata", "described transactions"])
 @pytest.mark.parametrize("count", [(1 << 35) - 1, (1 << 28) - 1, 200])
 def test_an_announced_count_costs_nothing(name: str, count: int) -> None:
     """Elements are read singly, and no memory is reserved: the first missing element ends the decoding."""
