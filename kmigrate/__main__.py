@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -10,6 +11,9 @@ __all__ = ["main"]
 
 def main() -> None:
     _fill_standard_streams()
+    # Reference counts free nearly all objects. Frequent searches for cycles would take a third of a look's time among
+    # thousands of topics.
+    gc.set_threshold(50_000, 20, 20)
     try:
         from kmigrate.cli.app import main as run  # somebody may press Ctrl-C meanwhile
     except KeyboardInterrupt:

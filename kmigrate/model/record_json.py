@@ -88,27 +88,29 @@ _SCALARS = frozenset({int, str, float, bool, type(None)})
 
 
 @cache
-def _named_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """Return a record's field names, each with the value that may be left out.
+def _named_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...] | None:
+    """Return a dataclass's field names, each with the value that may be left out; None for another type.
 
     Only partitions' progress and reports on groups leave values out: a presence's message may have thousands of them.
     """
+    if not dataclasses.is_dataclass(kind):
+        return None
     nothing = object()
     sparse = kind in (PartitionProgress, GroupReport)
     return tuple((f.name, f.default if sparse else nothing) for f in dataclasses.fields(kind))
 
 
 def plain(value: Any) -> Any:
-    """Return a part of a record as JSON."""
-    kind = type(value)
+    """Return a dataclass, or a value of its fields, as JSON."""
+    kind: Any = type(value)
     if kind in _SCALARS:  # nearly all values, and a mirror reports them of each partition twice a second
         return value
     if kind is ProducerMark:  # a record may hold thousands of marks: names would be most of its bytes
         return [value.producer_id, value.epoch, value.last_sequence]
-    if dataclasses.is_dataclass(kind):
+    if (fields := _named_defaults(kind)) is not None:
         return {
             name: given if type(given) in _SCALARS else plain(given)
-            for name, default in _named_defaults(kind)
+            for name, default in fields
             if (given := getattr(value, name)) != default
         }
     if isinstance(value, StrEnum):

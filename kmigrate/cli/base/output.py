@@ -49,13 +49,18 @@ _TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _HARMLESS = {code: "?" for code in (*range(32), *range(127, 160), *_TURNS) if chr(code) not in "\t\n"}
 """Control characters that a terminal would obey, replaced as the last line of defence behind `cli.base.words`."""
 _LONGEST_LINE = 4000
+_MOST_INDENTED = 1_000_000
+"""Most characters of a JSON document that is indented for a person: Python takes ten times as long to indent."""
 
 
 def harmless_json(text: str) -> str:
     """Return JSON that a terminal only shows: control characters become JSON escapes."""
     if text.isascii():
         return text
-    return "".join(each if each == "\n" or is_harmless(each) else json.dumps(each)[1:-1] for each in text)
+    for each in set(text) - {"\n"}:
+        if not is_harmless(each):
+            text = text.replace(each, json.dumps(each)[1:-1])
+    return text
 
 
 def write_report(place: Path, text: str, still_true: str) -> None:
@@ -268,7 +273,10 @@ class Output:
         self._warn(below([line, _more("internal-error")]))
 
     def _write(self, fields: Mapping[str, Any]) -> None:
-        text = json.dumps(fields, indent=self._indent, ensure_ascii=not _is_unicode(self.out.file))
+        escaped = not _is_unicode(self.out.file)
+        text = json.dumps(fields, ensure_ascii=escaped)
+        if self._indent is not None and len(text) <= _MOST_INDENTED:
+            text = json.dumps(fields, indent=self._indent, ensure_ascii=escaped)
         text = harmless_json(text) + "\n"
         self._say(self.out, lambda: (self.out.file.write(text), self.out.file.flush()))
 

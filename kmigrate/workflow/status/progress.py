@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from kmigrate.model.record_json import plain
 from kmigrate.net.clock import boottime
 from kmigrate.workflow.status.snapshot import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 
@@ -74,10 +75,10 @@ class Progress:
     def as_json(self) -> dict[str, Any]:
         return {
             "window_s": WINDOW_S,
-            **asdict(self.total),
-            "links": [{"name": name, **asdict(each)} for name, each in self.links.items()],
-            "topics": [{"link": link, "topic": name, **asdict(each)} for (link, name), each in self.topics.items()],
-            "groups": [{"link": link, "group": name, **asdict(each)} for (link, name), each in self.groups.items()],
+            **plain(self.total),
+            "links": [{"name": name, **plain(each)} for name, each in self.links.items()],
+            "topics": [{"link": link, "topic": name, **plain(each)} for (link, name), each in self.topics.items()],
+            "groups": [{"link": link, "group": name, **plain(each)} for (link, name), each in self.groups.items()],
         }
 
 

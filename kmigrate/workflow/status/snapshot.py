@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kmigrate.cluster.admin import GroupMember
@@ -24,6 +24,7 @@ from kmigrate.model.presences import (
     RefusedMember,
     RouterPresence,
 )
+from kmigrate.model.record_json import plain
 from kmigrate.model.records import (
     DirectWriter,
     GroupRecord,
@@ -260,17 +261,17 @@ class Snapshot:
         return {
             "at_ms": self.at_ms,
             "epoch": self.epoch,
-            "links": [asdict(link) for link in self.links],
+            "links": [plain(link) for link in self.links],
             "topics": [
-                asdict(t)
+                plain(t)
                 | {"lag": t.lag, "lag_bytes": t.lag_bytes, "lag_seconds": t.lag_seconds, "unverified": t.unverified}
                 | {"late": [late.as_json() for late in t.late]}
                 for t in self.topics
             ],
-            "groups": [asdict(g) for g in self.groups],
-            "without_credential": [asdict(each) for each in self.without_credential],
+            "groups": [plain(g) for g in self.groups],
+            "without_credential": [plain(each) for each in self.without_credential],
             "routers": [
-                {**asdict(r), "alive": r.instance in self.routers_alive, **self._connected(r.instance)}
+                {**plain(r), "alive": r.instance in self.routers_alive, **self._connected(r.instance)}
                 for r in self.routers
             ],
             "mirrors": [
@@ -285,12 +286,12 @@ class Snapshot:
         report = self.connected.get(instance)
         return {
             "on_brokers": report.on_brokers if report else -1,
-            "clients": [asdict(client) for client in report.clients] if report else [],
+            "clients": [plain(client) for client in report.clients] if report else [],
             "more_clients": report.more_clients if report else -1,
             "connections": report.connections if report else -1,
-            "limits": asdict(report.limits) if report and report.limits else None,
-            "served": [asdict(api) for api in report.served] if report else [],
-            "kept_out": [asdict(client) for client in report.kept_out] if report else [],
+            "limits": plain(report.limits) if report and report.limits else None,
+            "served": [plain(api) for api in report.served] if report else [],
+            "kept_out": [plain(client) for client in report.kept_out] if report else [],
         }
 
 

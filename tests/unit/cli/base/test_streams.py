@@ -391,3 +391,21 @@ def test_ctrl_c_has_its_document_but_where_it_is_the_way_to_end(
         document = json.loads(told)
         assert (document["error"], document["exit_code"]) == ("interrupted", 130)
         assert document["still_true"] and document["next"]
+
+
+def test_a_document_of_a_large_estate_is_one_line_and_any_other_is_indented(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = {"topics": [{"topic": "orders\u202e → \x85"}], "lag": 1}
+    Output(json=True).answer(Answer(document, ""))
+    indented = capsys.readouterr().out
+    assert len(indented.splitlines()) == 8
+    monkeypatch.setattr(output, "_MOST_INDENTED", 10)
+    Output(json=True).answer(Answer(document, ""))
+    line = capsys.readouterr().out
+    assert len(line.splitlines()) == 1
+    assert json.loads(line) == json.loads(indented) == document
+    for text in (indented, line):
+        assert "→" in text
+        assert "\u202e" not in text
+        assert "\x85" not in text
