@@ -211,7 +211,7 @@ class Routes(dict[str, TopicRoute]):
         self.unready: dict[str, TopicRoute] = {}
         """Routes of topics with partitions that nobody may read yet."""
         self.hidden: frozenset[str] = frozenset()
-        """Topics that clients do not see yet."""
+        """Topics that clients do not see yet; the same object until one of them changes."""
         self.mirrored: dict[str, str] = {}
         """The ids at the target of topics that are not promoted."""
         self.link_topics: Counter[str] = Counter()
@@ -225,7 +225,7 @@ class Routes(dict[str, TopicRoute]):
             self._enter(name, route)
             if (target_id := _mirrored_id(route)) is not None:
                 self.mirrored[name] = target_id
-        self.hidden = _hidden(self.unready)
+        self.hidden = frozenset(name for name, route in self.unready.items() if route.serve is Serve.HIDDEN)
 
     def replaced(self, changes: Mapping[str, TopicRoute | None]) -> Routes:
         """Return these routes with changes; None removes a route."""
@@ -240,8 +240,10 @@ class Routes(dict[str, TopicRoute]):
             if route is not None:
                 made[name] = route
                 made._enter(name, route)
-        if self.unready or made.unready:
-            made.hidden = _hidden(made.unready)
+        entered = {name for name, route in changes.items() if route is not None and route.serve is Serve.HIDDEN}
+        left = self.hidden.intersection(changes) - entered
+        if left or not entered <= self.hidden:
+            made.hidden = (self.hidden - left) | entered
         return made
 
     def _leave(self, name: str) -> None:
@@ -258,10 +260,6 @@ class Routes(dict[str, TopicRoute]):
             self.unready[name] = route
         if not route.at_target:
             self.link_topics[route.link] += 1
-
-
-def _hidden(unready: Mapping[str, TopicRoute]) -> frozenset[str]:
-    return frozenset(name for name, route in unready.items() if route.serve is Serve.HIDDEN)
 
 
 def _mirrored_id(route: TopicRoute | None) -> str | None:

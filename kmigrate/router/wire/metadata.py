@@ -75,12 +75,18 @@ def _nothing(version: int) -> bytes:
 
 def _shown(topics: bytes, version: int, offset: int, hidden: frozenset[str]) -> tuple[bytes, int]:
     """Return topics as clients may see them, and the topics' length; the bytes behind the topics are not read."""
-    walk = _Walk(topics, version, offset, {name.encode() for name in hidden})
+    walk = _Walk(topics, version, offset, _encoded(hidden))
     size = walk.topics(0)
     return walk.shown(size), size
 
 
 _shown_again = lru_cache(_KEPT)(_shown)
+
+
+@lru_cache(_KEPT)
+def _encoded(names: frozenset[str]) -> frozenset[bytes]:
+    """Return names as they stand in answers; thousands of topics may be hidden from each of many answers."""
+    return frozenset(name.encode() for name in names)
 
 
 class _Walk:

@@ -234,6 +234,24 @@ def test_a_table_that_follows_a_change_is_the_one_that_is_made_anew(changes: lis
         assert (table.epoch, table.siblings, table.finished) == (anew.epoch, anew.siblings, anew.finished)
 
 
+def test_the_hidden_topics_are_computed_anew_only_where_a_topic_becomes_hidden_or_shown() -> None:
+    """While thousands of topics begin to be mirrored, most records change other topics."""
+    hidden = [TopicRecord("l", f"h{number}", TopicPhase.INITIALISING, 1) for number in range(3)]
+    shown = TopicRecord("l", "t", TopicPhase.MIRRORING, 1)
+    known = state(*_LINKS, *hidden, shown)
+    table = routing_table(known)
+    assert table.routes.hidden == {"h0", "h1", "h2"}
+    pausing = known.with_record(shown.key, replace(shown, phase=TopicPhase.PROMOTE_PENDING), 90)
+    after = next_table(pausing, known, table)
+    assert after.routes is not table.routes
+    assert after.routes.hidden is table.routes.hidden
+    renewed = pausing.with_record(hidden[0].key, replace(hidden[0], reason="waits"), 91)
+    again = next_table(renewed, pausing, after)
+    assert again.routes.hidden is table.routes.hidden
+    ready = renewed.with_record(hidden[0].key, replace(hidden[0], phase=TopicPhase.MIRRORING), 92)
+    assert next_table(ready, renewed, again).routes.hidden == {"h1", "h2"}
+
+
 def test_a_record_of_one_topic_among_many_changes_nothing_else_of_the_table() -> None:
     """A router has 10,000 topics and 2,000 groups, and each record of the state log makes a table."""
     topics = [TopicRecord("l", f"t{number}", TopicPhase.MIRRORING, 1) for number in range(50)]

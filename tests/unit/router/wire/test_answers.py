@@ -334,6 +334,16 @@ def test_the_topics_of_metadata_are_shown_as_they_were_when_kio_read_and_wrote_t
         assert seen[-2:] == [0, topics]
 
 
+def test_the_names_of_hidden_topics_are_encoded_once_for_all_answers() -> None:
+    """Clients ask all the time while thousands of topics are not ready."""
+    head, hidden = _head(3, 12), frozenset(f"t{number}" + "n" * number for number in range(40))
+    layout._encoded.cache_clear()
+    for _ in range(5):
+        shown, _ = rewrite_answer(_estate(12, 3), head, BOOK, hidden)
+        assert {int(topic.error_code) for topic in _read(3, 12, shown).topics} == {5}
+    assert layout._encoded.cache_info().misses == 1
+
+
 def test_a_great_answer_that_comes_again_is_shown_as_before_and_as_what_is_hidden_now() -> None:
     """A thousand clients that reconnect at once get the same answer; only the correlation ids differ."""
     frame, head = _estate(12, 60), _head(3, 12)
