@@ -14,8 +14,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kmigrate.cli.base import completion
-from kmigrate.cluster.admin import ConfigValue
+from kmigrate.cluster.admin import HOLD_TYPE, ConfigValue
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
+from kmigrate.cluster.groups import GroupHold, protocol_type
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import ControllerPresence, MirrorPresence
@@ -345,6 +346,25 @@ def test_a_group_of_workers_is_refused_as_what_it_is(pair: Any) -> None:
     error = refusal(pair, mirror_workers)
     assert error.ref == "not-of-consumers"
     assert "of type connect" in error.what
+
+
+def test_a_group_that_was_rolled_back_and_forgotten_is_mirrored_again(pair: Any) -> None:
+    """While the group was promoted a placeholder was its only member, and the source keeps the placeholder's type."""
+    make(pair[0], "returned", records=3)
+    commit_positions(pair[0].client(), "returned-readers", [TopicPartition("returned", 0, 2)])
+
+    async def mirror_returned(connections: Connections) -> Any:
+        async with ClusterClient(settings("source", pair[0].bootstrap)) as source:
+            hold = GroupHold(source, "returned-readers")
+            assert await hold.take() == 0
+            await hold.release()
+            assert await protocol_type(source, "returned-readers") == HOLD_TYPE
+        _, admin = await connections.source(connections.log.state.links()[0])
+        assert "returned-readers" not in await admin.groups(), "librdkafka lists only groups of consumers"
+        return await run_verb(verbs.mirror_groups(connections, "l", ["returned-readers"]))
+
+    assert list(on_estate(pair, mirror_returned).changes) == ["register group returned-readers (hold)"]
+    forget(pair, group_key("l", "returned-readers"))
 
 
 def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.admin import HOLD_TYPE, Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.committed_offsets import read_all_positions, read_positions
 from kmigrate.cluster.coordinators import all_answered
@@ -71,6 +71,8 @@ _AUTO = "auto"
 _CARRIED = frozenset({"classic", "consumer", "unknown"})
 """Types of groups that can follow, by librdkafka's names: both group protocols (KIP-848), or no members yet."""
 _MODES = (_AUTO, *GroupMode)
+_EMPTY = "empty"
+"""State of a group without members, by librdkafka's name."""
 
 
 async def mirror_groups(
@@ -97,6 +99,8 @@ async def mirror_groups(
     refuse_finished(link)
     source, source_admin = await connections.source(link)
     known = await source_admin.groups()
+    kinds = await _unlisted_kinds(source, connections.log.state, asked, known)
+    known |= {group: _EMPTY for group, kind in kinds.items() if kind == HOLD_TYPE}
     read = await _reads_of(source, connections.log.state, link, asked, known) if mode != GroupMode.HOLD else {}
     new: list[str] = []
     writes: list[Write] = []
@@ -109,7 +113,7 @@ async def mirror_groups(
             writes += _auto_writes(owner, auto)
             continue
         if owner is None and group not in known:
-            found.append(_not_listed(link, group, await protocol_type(source, group), known))
+            found.append(_not_listed(link, group, kinds.get(group, ""), known))
             continue
         reads = read.get(group)
         given, why = mode_for(connections.log.state, link.name, group, reads, mode)
@@ -124,6 +128,17 @@ async def mirror_groups(
     if new:
         found += await _mirror_setting_guards(connections, link, source, new)
     return propose(connections.log, "group mirror", found, writes)
+
+
+async def _unlisted_kinds(
+    source: ClusterClient, state: State, groups: Sequence[str], listed: Collection[str]
+) -> dict[str, str]:
+    """Return the protocol types of new groups that the source does not list as consumers' groups.
+
+    A promoted group that was rolled back keeps the placeholder's type until a consumer joins.
+    """
+    new = [group for group in groups if group not in listed and state.group_owner(group) is None]
+    return {group: await protocol_type(source, group) for group in new}
 
 
 async def _reads_of(
