@@ -15,6 +15,7 @@ from pathlib import Path
 
 import kmigrate
 from kmigrate import errors
+from kmigrate.cli.reference.source import parse_source
 
 __all__ = ["REFERENCE", "constants_of", "named_in", "used_references"]
 
@@ -29,7 +30,7 @@ _ERRORS = [name for name in errors.__all__ if name != "KmigrateError"]
 @cache
 def used_references() -> Mapping[str, frozenset[str]]:
     """Return each used reference, or the expression of several references, with the modules that use it."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in _sources()}
+    trees = {path: parse_source(path.read_text(encoding="utf-8")) for path in _sources()}
     places = _places(trees.values())
     found: dict[str, set[str]] = defaultdict(set)
     for path, tree in trees.items():
@@ -116,7 +117,7 @@ def constants_of(folder: Path) -> frozenset[str]:
     """Return all texts of the code in a folder, but docstrings."""
     found: set[str] = set()
     for path in folder.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parse_source(path.read_text(encoding="utf-8"))
         alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in alone)
         found.update(node.value for node in texts if isinstance(node.value, str))

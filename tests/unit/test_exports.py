@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import kmigrate
+from kmigrate.cli.reference.source import parse_source
 
 _ROOT = Path(kmigrate.__file__).parent
 _DRIVERS = _ROOT / "sandbox" / "drivers"  # programs for environments of their own
@@ -22,7 +23,7 @@ def _name(path: Path) -> str:
 
 @pytest.mark.parametrize("path", _MODULES, ids=_name)
 def test_exported_names_are_the_public_functions_and_classes(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parse_source(path.read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     public = {node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")}
     module = importlib.import_module(_name(path))

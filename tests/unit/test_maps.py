@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import kmigrate
+from kmigrate.cli.reference.source import parse_source
 
 _ROOT = Path(kmigrate.__file__).parent
 _DRIVERS = _ROOT / "sandbox" / "drivers"  # programs for environments of their own
@@ -19,7 +20,7 @@ _ROW = re.compile(r"^ *([a-z_0-9]+(?:, [a-z_0-9]+)*)  +[^ ]", re.MULTILINE)
 @pytest.mark.parametrize("package", _PACKAGES, ids=lambda path: str(path.relative_to(_ROOT)))
 def test_the_map_of_a_package_names_each_of_its_files(package: Path) -> None:
     text = (package / "__init__.py").read_text(encoding="utf-8")
-    docstring = ast.get_docstring(ast.parse(text), clean=False) or ""
+    docstring = ast.get_docstring(parse_source(text), clean=False) or ""
     modules = {path.stem for path in package.glob("*.py")} - {"__init__"}
     folders = {path.parent.name for path in package.glob("*/*.py")}
     named = [name for row in _ROW.findall(docstring) for name in row.split(", ")]

@@ -18,6 +18,8 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
+from kmigrate.cli.reference.source import parse_source
+
 __all__ = ["SchemaOfTypes"]
 
 _SCALARS: Mapping[Any, Mapping[str, Any]] = {
@@ -125,7 +127,7 @@ def _descriptions(kind: type) -> Mapping[str, str]:
 @cache
 def _classes(module: str) -> Mapping[str, ast.ClassDef]:
     """Return the classes of a module by name; a typed dictionary itself does not know its bases."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    tree = parse_source(inspect.getsource(sys.modules[module]))
     return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 

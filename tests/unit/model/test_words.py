@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kmigrate
+from kmigrate.cli.reference.source import parse_source
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.records import GroupRecord
 from kmigrate.model.words import advised, as_words
@@ -48,7 +49,7 @@ def test_no_advice_on_topics_or_groups_leaves_the_link_out() -> None:
     found = [
         (path.name, node.value)
         for path in Path(kmigrate.__file__).parent.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(parse_source(path.read_text("utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and by_hand.search(node.value)
     ]
     assert found == []
@@ -58,7 +59,7 @@ def test_what_is_advised_for_a_link_is_a_verb_that_takes_one() -> None:
     calls = [
         node
         for path in Path(kmigrate.__file__).parent.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(parse_source(path.read_text("utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "advised"
     ]
     said = {ast.literal_eval(call.args[0]) for call in calls if isinstance(call.args[0], ast.Constant)}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import kmigrate
+from kmigrate.cli.reference.source import parse_source
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.metadata import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
@@ -93,7 +94,7 @@ _ASKS_FIRST = ("delete_unneeded(", "empty topic", "delete the copy on the target
 def _advice() -> Iterator[tuple[str, str]]:
     """Return every next step in the source code, with the names of values in place of the values."""
     for file in sorted(Path(kmigrate.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parse_source(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.keyword) and node.arg == "next_step":
                 yield file.name, ast.unparse(node.value)
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding" and len(node.args) > 3:

@@ -25,6 +25,7 @@ import pytest
 
 from kmigrate.cli.base import output
 from kmigrate.cli.base.output import Answer, Output
+from kmigrate.cli.reference.source import parse_source
 from kmigrate.cli.views import bulk, group_detail, migration, plans, routers, snapshots, tables
 from kmigrate.errors import Refused
 from kmigrate.mirror.bulk.ranges import CopyRange
@@ -227,7 +228,7 @@ def test_nothing_in_the_cli_but_one_module_makes_texts_and_tables_of_rich() -> N
     folder = Path(output.__file__).parent
     found = set()
     for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parse_source(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module in ("rich.text", "rich.table", "rich.markup", "rich"):
                 names = {each.name for each in node.names} - {"box"}
                 if names:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kmigrate.cli.reference.lane_states import with_diagram
+from kmigrate.cli.reference.source import parse_source
 from kmigrate.mirror.partition.transitions import TRANSITIONS, LaneEvent, LaneState, next_state
 
 ROOT = Path(__file__).parents[4]
@@ -56,7 +57,7 @@ def test_the_diagram_is_current() -> None:
 def test_no_module_outside_the_lane_assigns_to_a_lane() -> None:
     found = []
     for file in (ROOT / "kmigrate").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parse_source(file.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
                 continue
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
