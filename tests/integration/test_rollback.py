@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.net.clock import now_ms
 from kmigrate.protocol.codes import Code
 from kmigrate.records.build import one_record_batch
-from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
+from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
 from kmigrate.sandbox.kafka import SOURCE_VERSION
 from tests.integration.java_clients import SOURCES, JavaProgram
@@ -257,6 +258,35 @@ def test_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Mi
     newest = run.does("report", "show", RETRIED)
     assert [each["barrier"] for each in newest["partitions"].values()] == [4], "the target's end at the second rollback"
     assert_clean(run, *TOPICS)
+
+
+@pytest.mark.soak
+def test_transactions_of_franz_go_go_on_after_a_forced_abort(migration: Migration) -> None:
+    """An application that aborts a transaction with a failed record loses and doubles nothing."""
+    run, spec = migration, TransactionalSpec("p-go", SOLD, 100.0, family="franz-go")
+    run.make_topic(SOLD, 3)
+    traffic = run.run_clients([spec])
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+    run.start("mirror", "router", "controller")
+    run.does("topic", "mirror", SOLD)
+    traffic.roll("transactional", run.routers)
+    run.writers_go_on(100)
+    run.does("wait", "lag <= 1000", SOLD)
+    for _ in range(2):
+        time.sleep(1.5)  # so that no write past the router is recent
+        run.does("promote", SOLD, "--yes", "--way-back")
+        run.writers_go_on(100)
+        run.does("rollback", SOLD, "--yes")
+        run.writers_go_on(100)
+    traffic.stop()
+    wait_until(lambda: run.does("status")["topics"][0]["lag"] == 0, 20, "the copy to be complete")
+    verdict = run.judge(SOLD)
+    forced = verdict.findings["client_errors"]
+    assert all(text.endswith("UNKNOWN_PRODUCER_ID") for text in forced.examples), forced
+    assert forced.count <= TURNS * (spec.records + 1), "each record of an aborted transaction, and the transaction"
+    others = {**verdict.findings, "client_errors": replace(forced, count=0)}
+    assert replace(verdict, findings=others).clean, f"{verdict.named}\n{run.logs()}"
+    assert verdict.acked > 400
 
 
 @pytest.mark.soak

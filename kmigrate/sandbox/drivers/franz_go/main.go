@@ -131,12 +131,16 @@ func write(options []kgo.Opt, client, topic string, transactional bool) {
 	check(err)
 	defer cl.Close()
 	say("open", partitions(ctx, cl, topic))
+	written := new(kgo.FirstErrPromise)
 	for in := lines(); in.Scan(); {
 		words := strings.Split(in.Text(), "\t")
 		if words[0] == "send" {
-			send(ctx, cl, topic, words)
-		} else {
-			say("done", words[0], end(ctx, cl, words[0]))
+			send(ctx, cl, topic, words, written.Promise())
+			continue
+		}
+		say("done", words[0], end(ctx, cl, words[0], written))
+		if words[0] == "begin" {
+			written = new(kgo.FirstErrPromise)
 		}
 	}
 	endSoon()
@@ -154,7 +158,7 @@ func partitions(ctx context.Context, cl *kgo.Client, topic string) int {
 	return len(answer.Topics[0].Partitions)
 }
 
-func send(ctx context.Context, cl *kgo.Client, topic string, words []string) {
+func send(ctx context.Context, cl *kgo.Client, topic string, words []string, noted func(*kgo.Record, error)) {
 	partition, err := strconv.Atoi(words[2])
 	check(err)
 	record := &kgo.Record{Topic: topic, Partition: int32(partition), Key: data(words[4]), Value: data(words[5])}
@@ -169,6 +173,7 @@ func send(ctx context.Context, cl *kgo.Client, topic string, words []string) {
 	}
 	tag := words[1]
 	cl.Produce(ctx, record, func(told *kgo.Record, err error) {
+		noted(told, err)
 		if err != nil {
 			say("failed", tag, name(err), err)
 		} else {
@@ -177,14 +182,20 @@ func send(ctx context.Context, cl *kgo.Client, topic string, words []string) {
 	})
 }
 
-func end(ctx context.Context, cl *kgo.Client, verb string) string {
+// Begins or ends a transaction. A commit aborts the transaction if a record was not written, as kgo's documentation demands.
+func end(ctx context.Context, cl *kgo.Client, verb string, written *kgo.FirstErrPromise) string {
 	var err error
 	switch verb {
 	case "begin":
 		err = cl.BeginTransaction()
 	case "commit":
-		if err = cl.Flush(ctx); err == nil {
+		if err = cl.Flush(ctx); err != nil {
+			break
+		}
+		if failed := written.Err(); failed == nil {
 			err = cl.EndTransaction(ctx, kgo.TryCommit)
+		} else if err = cl.EndTransaction(ctx, kgo.TryAbort); err == nil {
+			return "aborted " + name(failed)
 		}
 	case "abort":
 		if err = cl.Flush(ctx); err == nil {
