@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetch import fetch_full, fetch_one
-from kmigrate.errors import Refused
+from kmigrate.errors import Refused, WaitTimedOut
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.link_settings import LinkSettings
 from kmigrate.model.presences import MirrorPresence
@@ -122,7 +122,11 @@ async def stopped(world: World, topic: str, partition: int, ref: str) -> Partiti
 
 
 async def waiting(world: World, topic: str, partition: int, ref: str) -> None:
-    await world.until(topic, lambda told: ref in told[partition].trouble, f"the trouble {ref}", 30)
+    try:
+        await world.until(topic, lambda told: ref in told[partition].trouble, f"the trouble {ref}", 30)
+    except WaitTimedOut as late:
+        late.what += f" of {topic}-{partition}, which has {world.progress(topic).get(partition)}"
+        raise
 
 
 async def copied(world: World, topic: str, partition: int, offset: int, timeout: float = 30) -> None:
