@@ -359,7 +359,9 @@ def test_a_group_that_was_rolled_back_and_forgotten_is_mirrored_again(pair: Any)
             assert await hold.take() == 0
             await hold.release()
             assert await protocol_type(source, "returned-readers") == HOLD_TYPE
-        _, admin = await connections.source(connections.log.state.links()[0])
+        link = connections.log.state.link("l")
+        assert link is not None
+        _, admin = await connections.source(link)
         assert "returned-readers" not in await admin.groups(), "librdkafka lists only groups of consumers"
         return await run_verb(verbs.mirror_groups(connections, "l", ["returned-readers"]))
 
