@@ -44,6 +44,7 @@ __all__ = [
     "is_mixed",
     "placeholder_id",
     "protocol_type",
+    "remove_members",
     "without_hold",
 ]
 
@@ -244,6 +245,19 @@ class GroupHold:
             node,
         )
         return code_of(synced.error_code)
+
+
+async def remove_members(client: ClusterClient, group: str, members: Iterable[str]) -> None:
+    """Remove members of the classic protocol by member id; others stay. Raise BrokerRefused or Unreachable."""
+    identity = element_type(_LEAVE, "members")
+    leaving = _LEAVE(
+        group_id=group, members=tuple(identity(member_id=member, group_instance_id=None) for member in members)
+    )
+
+    async def ask() -> Message:
+        return await client.call(leaving, await client.find_coordinator(group))
+
+    await until_answered(client, f"LeaveGroup of group {group}", ask, lambda answer: code_of(answer.error_code))
 
 
 _JOINS, _LEAVES = 0, -1

@@ -2,7 +2,7 @@
 
 A transaction couples the topics that it writes, and the groups whose positions it commits, on a single cluster. If only
 some of them were promoted, its producer could not go on. So topics and groups that transactional ids connect form a
-unit, and are promoted together. A topic or group that no transaction uses is a unit of its own.
+unit, and are promoted and rolled back together. A topic or group that no transaction uses is a unit of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from kmigrate.model.records import TransactionRecord
 
-__all__ = ["coupled_topics", "unit_of"]
+__all__ = ["commits_in_transactions", "coupled_topics", "unit_of"]
 
 
 def unit_of(
@@ -32,6 +32,11 @@ def unit_of(
                 each.update({name: transaction.name for name in names if name not in known})
                 known.update(names)
     return found
+
+
+def commits_in_transactions(transactions: Iterable[TransactionRecord], group: str) -> bool:
+    """Return whether a transactional id is known to commit the group's positions."""
+    return any(group in each.groups for each in transactions)
 
 
 def coupled_topics(transactions: Iterable[TransactionRecord], topics: Collection[str]) -> Mapping[str, str]:

@@ -603,7 +603,7 @@ class GroupRecord:
     A group that follows is frozen in its promote, and every group in its rollback.
     """
     staged: bool = False
-    """True if the group is frozen, its positions on the target; it opens with the topics of its transactions."""
+    """True if the group is frozen, its positions on the other cluster; it opens with the topics of its transactions."""
     forgotten_ms: int = 0
     """Time when the group was taken out of its link; 0: it was not."""
     left_at: Mapping[str, Mapping[int, int]] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
+from kmigrate.model.coupling import commits_in_transactions
 from kmigrate.model.lifecycle import ROLLBACK_BEHIND_FENCE, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import (
     BarrierRecord,
@@ -182,7 +183,7 @@ class GroupRoute:
     frozen: bool = False
     """True if no request of the group goes to the cluster that the group leaves."""
     in_transactions: bool = False
-    """True during the promote of a group whose positions are committed in transactions."""
+    """True during the promote or rollback of a group whose positions are committed in transactions."""
     at_target: bool = False
     """True during a rollback: the group's coordinator is the target's."""
 
@@ -404,12 +405,11 @@ class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
 
 
 def _group_route(state: State, record: GroupRecord) -> GroupRoute:
-    if record.phase is GroupPhase.ROLLING_BACK:
-        return GroupRoute(record.link, record.gathering, record.frozen, at_target=True)
-    promoting = record.phase is GroupPhase.PROMOTING
-    # Searched only during a promote: see `_Transactions`.
-    in_transactions = promoting and any(record.group in each.groups for each in state.transactions(record.link))
-    return GroupRoute(record.link, promoting, record.frozen, in_transactions)
+    back = record.phase is GroupPhase.ROLLING_BACK
+    gathering = record.gathering if back else record.phase is GroupPhase.PROMOTING
+    # Searched only while members join anew: see `_Transactions`.
+    in_transactions = gathering and commits_in_transactions(state.transactions(record.link), record.group)
+    return GroupRoute(record.link, gathering, record.frozen, in_transactions, back)
 
 
 def finished(state: State) -> bool:
@@ -489,7 +489,7 @@ def _groups(state: State, before: State, table: RoutingTable) -> tuple[frozenset
     records = [record for record in known if isinstance(record, GroupRecord)]
     names = {record.group for record in records}
     if names or state.records.changed_since(before.records, "transaction"):
-        # Whether a group commits in transactions is searched during its promote.
+        # Whether a group commits in transactions is searched while its members join anew.
         names.update(name for name, route in table.followed.items() if route.gathering)
     if not names:
         return table.held_groups, table.followed

@@ -21,7 +21,9 @@ from kmigrate.sandbox.final_read import FinalRecord, read_topic
 from kmigrate.sandbox.kafka import SOURCE_VERSION
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import PATIENT, Migration, assert_clean, fresh_migration, wait_until
-from tests.integration.router_world import InTransactions, settings_of
+from tests.integration.positions import committed_positions
+from tests.integration.router_world import InTransactions, ends, settings_of
+from tests.integration.test_group_transactions import Copier
 
 TOPICS = ("orders", "bills")
 RETRIED = "retries"
@@ -30,7 +32,11 @@ SOLD = "sales"
 """A topic that three producers write in transactions."""
 BOOKED = "bookings"
 """A topic that one of these producers writes in the same transactions."""
-ALL = (*TOPICS, SOLD, BOOKED, RETRIED)
+COPIED = "copies"
+"""A topic to which an application copies orders, in transactions that commit its offsets."""
+COPIERS = "copiers"
+"""The group of that application, which goes to and fro with the topic."""
+ALL = (*TOPICS, SOLD, BOOKED, RETRIED, COPIED)
 UNKNOWN_PRODUCER = "org.apache.kafka.common.errors.UnknownProducerIdException"
 OTHER_MAPPING = "org.apache.kafka.common.errors.InvalidPidMappingException"
 TURNS = 3
@@ -98,6 +104,7 @@ def begin(run: Migration) -> None:
     run.make_topic(SOLD, 4)
     run.make_topic(BOOKED, 3)
     run.make_topic(RETRIED, 1)
+    run.make_topic(COPIED, 3)
     run.run_clients(
         [
             ProducerSpec("p-rd", "librdkafka", "orders", 300.0),
@@ -121,13 +128,18 @@ def records(run: Migration, topic: str) -> tuple[list[FinalRecord], list[FinalRe
     return tuple(sorted(read_topic(each.bootstrap, topic)) for each in (run.source, run.target))  # type: ignore[return-value]
 
 
-def promote(run: Migration, *, aborts: int = 0) -> None:
-    """Promote all topics; `aborts` of them have transactional producers that abort a transaction at this flip."""
+def promote(run: Migration, *, aborts: int = 0, groups: tuple[str, ...] = ()) -> None:
+    """Promote all topics: first the topic whose transactions commit the offsets of these groups, which read the others.
+
+    `aborts` of the topics have transactional producers that abort a transaction at this flip.
+    """
     time.sleep(1.5)  # so that no write past the router is recent
-    told = run.does("promote", *ALL, "--yes", "--way-back")
-    found = [each for each in told["findings"] if each["ref"] in ("way-back", "no-way-back")]
+    told = [run.does("promote", *topics, "--yes", "--way-back") for topics in ((COPIED,), ALL[:-1])]
+    assert [(each["group"], each["phase"]) for each in told[0]["groups"]] == [(each, "promoted") for each in groups]
+    findings = [each for plan in told for each in plan["findings"]]
+    found = [each for each in findings if each["ref"] in ("way-back", "no-way-back")]
     assert [each["ref"] for each in found] == ["way-back"] * len(ALL), found
-    assert sum(each["ref"] == "forced-abort" for each in told["findings"]) == aborts, told["findings"]
+    assert sum(each["ref"] == "forced-abort" for each in findings) == aborts, findings
     status = run.does("status")["topics"]
     assert {(each["phase"], each["way_back"]) for each in status} == {("promoted", "open")}
     run.writers_go_on(100)
@@ -137,6 +149,7 @@ def promote(run: Migration, *, aborts: int = 0) -> None:
 def roll_back(run: Migration, times: int) -> None:
     told = run.does("rollback", *ALL, "--yes")
     assert [(each["phase"], each["generation"]) for each in told["topics"]] == [("mirroring", times)] * len(ALL)
+    assert [(each["group"], each["phase"]) for each in told["groups"]] == [(COPIERS, "mirrored")]
     assert all(0 <= each["fence_to_flip_ms"] < 10_000 for each in told["topics"]), told["topics"]
     run.writers_go_on(100)
     run.consumers_go_on()
@@ -227,13 +240,17 @@ def roll_back_with_an_open_transaction(run: Migration) -> None:
 def test_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Migration) -> None:
     run = migration
     begin(run)
+    run.make_group(COPIERS, "orders")
+    run.does("group", "mirror", COPIERS)
     retrier = Retrier(run)
-    with Tills(run) as tills:
+    with Tills(run) as tills, Copier(run.routers, COPIERS, "orders", COPIED) as copier:
         tills.go_on()
+        copier.go_on()
         for times in (1, 2):
             retrier.write()
-            promote(run, aborts=0 if times == 1 else 2)
+            promote(run, aborts=0 if times == 1 else 3, groups=(COPIERS,))
             tills.go_on()
+            copier.go_on()
             retrier.again(1)
             retrier.write()
             if times == 1:
@@ -241,10 +258,14 @@ def test_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Mi
             else:
                 roll_back(run, times)
             tills.go_on()
+            copier.go_on()
             retrier.again(2)  # from the last era and from the era before
         tills.stop()
-    assert run.traffic is not None
-    run.traffic.stop()
+        assert run.traffic is not None
+        run.traffic.stop()
+        written = dict(enumerate(ends(run.source.bootstrap, "orders")))
+        wait_until(lambda: committed_positions(run.source.client(), COPIERS, "orders") == written, 60, copier.told)
+        copier.stop()
     wait_until(lambda: all(each["lag"] == 0 for each in run.does("status")["topics"]), 20, "the copy to be complete")
     stored: dict[str, list[FinalRecord]] = {}
     for topic in ALL:
@@ -252,7 +273,11 @@ def test_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Mi
         assert source == target, topic
         stored[topic] = target
     tills.check(stored[SOLD], stored[BOOKED])
-    assert len(target) == len(retrier.offsets) == 4
+    copied = {name: [(r.partition, r.value) for r in stored[name]] for name in ("orders", COPIED)}
+    assert copied["orders"] == copied[COPIED], "each record was processed once, in order"
+    known = ("UNKNOWN_PRODUCER_ID", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID")
+    assert [error for error in copier.errors if error.split(":")[0] not in known] == []
+    assert len(stored[RETRIED]) == len(retrier.offsets) == 4
     reports = run.does("report", "list", RETRIED)["reports"]
     assert [(each["action"], each["outcome"]) for each in reports] == [("rollback", "done"), ("promote", "done")] * 2
     newest = run.does("report", "show", RETRIED)

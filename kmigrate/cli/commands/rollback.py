@@ -17,6 +17,7 @@ from kmigrate.cli.commands.promote import Holds, flip_json, longest_holds, repor
 from kmigrate.cli.commands.target_lost import report_target_lost
 from kmigrate.cli.views.plans import plan_answer, plan_view
 from kmigrate.cli.views.tables import phase_text, table
+from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import RollbackTerms, TopicRecord
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
@@ -61,6 +62,7 @@ async def rollback(
 
     Fence, drain, barrier, flip: writes through the router are held for some milliseconds and then go to the source.
     The topics are mirrored again afterwards, and can be promoted again. Needs the way back that the promote opened.
+    Groups whose offsets are committed in the topics' transactions go back with the topics.
     With --target-lost, where no broker of the target answers and all routers are stopped: says up to which offset the
     source is complete, what is missing, and what to do.
     """
@@ -90,11 +92,18 @@ async def rollback(
             if made.changes:
                 await need_mirror(call, connections, name, timeout)
                 await need_controller(call, connections, timeout)
+            groups = [record.group for record in verbs.coupled_in_rollback(connections.log.state, name, topics)]
             with watched(call, connections, name, "topic", topics) as say:
                 records = await verbs.wait_rolled_back(connections, name, topics, timeout, say)
+            with watched(call, connections, name, "group", groups) as say:
+                opened = await verbs.wait_groups_rolled_back(connections, name, groups, timeout, say)
         holds = await longest_holds(connections, records)
-        rolled = [flip_json(record, record.rolled_back_ms, holds[record.key]) for record in records]
-        return Answer({**made.as_json(), "topics": rolled}, Group(plan_view(made), _view(records, holds)))
+        json = {
+            **made.as_json(),
+            "topics": [flip_json(record, record.rolled_back_ms, holds[record.key]) for record in records],
+            "groups": [encode_record(record) for record in opened],
+        }
+        return Answer(json, Group(plan_view(made), _view(records, holds)))
 
 
 def _view(records: list[TopicRecord], holds: Holds) -> RenderableType:

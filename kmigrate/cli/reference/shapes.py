@@ -367,9 +367,10 @@ class RolledBackTopic(TopicState):
 
 
 class Rollback(Plan):
-    """The plan, and the topics once they are rolled back."""
+    """The plan, and the topics and coupled groups once they are rolled back."""
 
     topics: NotRequired[list[RolledBackTopic]]
+    groups: NotRequired[list[GroupState]]
 
 
 class SourcePartition(TypedDict):

@@ -154,9 +154,9 @@ class GroupHandler:
         return route is None or self._heartbeats.can(route.link, request)
 
     def commit(self, head: RequestHead, request: Message, group: str, link: str) -> Conversation[Buffer]:
-        """Commit offsets in a transaction at the source, in the producer's identity there (TxnOffsetCommit)."""
+        """Commit offsets in a transaction (TxnOffsetCommit) at the group's cluster, in the producer's identity."""
         commit = GroupRequest(head, request, group, link)
-        if self._differs(topics_of(request)):
+        if not self._at_target(commit) and self._differs(topics_of(request)):
             answer = commit.error(Code.COORDINATOR_LOAD_IN_PROGRESS)
         else:
             answer = yield from self._commit(commit)
@@ -425,11 +425,11 @@ class GroupHandler:
         return answer if (yield from self._while_rejoining(join)) else None
 
     def _join_back(self, join: GroupRequest) -> Conversation[Message | None]:
-        """Hold a join while the group gathers; then join at the source, or at the target after a give-up (rule H).
+        """Hold a join while the group rejoins; then join at the source, or at the target after a give-up (rule H).
 
         None once the group holds.
         """
-        if (route := self._route(join)) is not None and not route.gathering:
+        if (route := self._route(join)) is not None and not route.rejoining:
             return (yield from self._coordinator.ask(join))
         while self._at_target(join):
             yield from self._changed

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from kmigrate.model.members import member_mark
@@ -19,7 +20,7 @@ from kmigrate.model.presences import GroupReport, Withheld
 from kmigrate.model.routes import RoutingTable
 from kmigrate.router.wire.topic_ids import TopicIds
 
-__all__ = ["Followers"]
+__all__ = ["Followers", "MovedGroups"]
 
 _MOST_MEMBERS = 20_000
 """Maximum members of a group; beyond that the members that were heard longest ago are forgotten."""
@@ -44,6 +45,13 @@ class _Assigned:
     """Topics in the assignment that are withheld from the member, by the source's ids."""
     heard: float
     """Time of the last heartbeat."""
+
+
+class MovedGroups(NamedTuple):
+    """Groups that belong to another cluster than before."""
+
+    to_target: frozenset[str]
+    to_source: frozenset[str]
 
 
 _NOTHING = GroupReport()
@@ -148,12 +156,12 @@ class Followers:
         del self._in_flight[group]
         return True
 
-    def follow(self, table: RoutingTable, now: float) -> frozenset[str]:
-        """Forget groups that no longer follow, and note those that gather; return the followed groups just opened."""
+    def follow(self, table: RoutingTable, now: float) -> MovedGroups:
+        """Forget groups that no longer follow, and note those that gather; return the groups that have just opened."""
         known = self._table
         if known is not None and known.followed is table.followed and known.held_groups is table.held_groups:
             self.opened(now)
-            return frozenset()
+            return MovedGroups(frozenset(), frozenset())
         self._table = table
         for group in [group for group in self._members if group not in table.followed]:
             del self._members[group]
@@ -172,9 +180,10 @@ class Followers:
         self._followed, self._held = frozenset(table.followed), frozenset(table.held_groups)
         at_target = frozenset(group for group, route in table.followed.items() if route.at_target)
         waiting = table.followed.keys() | table.held_groups
-        self._returned |= dict.fromkeys((self._at_target - at_target) & waiting, now)
+        returned = (self._at_target - at_target) & waiting
+        self._returned |= dict.fromkeys(returned, now)
         self._at_target = at_target
-        return gone
+        return MovedGroups(gone, returned)
 
     def reports(
         self, table: RoutingTable, transactions: Mapping[str, int], ids: TopicIds, now: float

@@ -15,10 +15,11 @@ and the cluster has not granted yet counts at fences; otherwise it is open to th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kmigrate.model.records import TransactionRecord
+from kmigrate.router.shared.followers import MovedGroups
 from kmigrate.router.shared.forwards import InFlightForwards
 
 __all__ = ["OpenTransaction", "SourceTransactions", "TargetTransactions"]
@@ -35,7 +36,10 @@ class OpenTransaction:
     keys: set[str] = field(default_factory=set)
     """Keys of the topics at which the transaction counts."""
     groups: set[str] = field(default_factory=set)
-    """Groups for which the transaction may commit while they are frozen: it was reported as open before the freeze."""
+    """At a source: groups for which the transaction may commit while they are frozen, because it was open before.
+
+    At the target: groups that the transaction commits for.
+    """
     asking: list[object] = field(default_factory=list)
     """Connections with a request that the cluster has not answered; meanwhile the cluster's reports may be old."""
     asked: int = 0
@@ -69,6 +73,8 @@ class TargetTransactions:
     open: dict[str, OpenTransaction] = field(default_factory=dict)
     overtaken: dict[str, float] = field(default_factory=dict)
     """Ids that commit a group's offsets, with the time of its opening: the next transaction's input may be older."""
+    taken_back: dict[str, float] = field(default_factory=dict)
+    """The same for groups that a rollback has opened at the source."""
     _heard: Counter[str] = field(default_factory=Counter)
     """Number of connections that have heard of each id."""
 
@@ -87,20 +93,31 @@ class TargetTransactions:
         elif entry is not None and not (entry.known or entry.asking):
             del self.open[name]
 
-    def groups_opened(self, groups: Set[str], known: Iterable[Mapping[str, TransactionRecord]], now: float) -> None:
-        """Note that followed groups belong to the target now; `known`: the log's records of each transactional id."""
-        self.overtaken = {name: since for name, since in self.overtaken.items() if now - since < _OVERTAKEN_S}
-        if groups:
-            records = (record for each in known for record in each.values())
-            self.overtaken |= {r.name: now for r in records if not groups.isdisjoint(r.groups)}
+    def groups_moved(self, moved: MovedGroups, known: Iterable[Mapping[str, TransactionRecord]], now: float) -> None:
+        """Note that groups belong to another cluster now; `known`: the log's records of each transactional id."""
+        self.overtaken, self.taken_back = _recent(self.overtaken, now), _recent(self.taken_back, now)
+        if any(moved):
+            records = [record for each in known for record in each.values() if record.groups]
+            for names, groups in ((self.overtaken, moved.to_target), (self.taken_back, moved.to_source)):
+                names |= {r.name: now for r in records if not groups.isdisjoint(r.groups)}
 
-    def overtakes(self, name: str, now: float) -> bool:
+    def overtakes(self, name: str, now: float, *, back: bool = False) -> bool:
         """Return whether an id's input may have been read before its group opened, so that the client reads anew.
 
-        True is returned once: only another router may know the end of that transaction and the begin of the next.
+        `back`: the group has opened at the source. True is returned once: only another router may know the end of that
+        transaction and the begin of the next.
         """
-        since = self.overtaken.pop(name, None)
+        since = (self.taken_back if back else self.overtaken).pop(name, None)
         return since is not None and now - since < _OVERTAKEN_S
+
+    def reads_anew(self, name: str) -> None:
+        """Note that the next transaction of an id reads its input after the opening of the id's groups."""
+        self.overtaken.pop(name, None)
+        self.taken_back.pop(name, None)
+
+
+def _recent(names: Mapping[str, float], now: float) -> dict[str, float]:
+    return {name: since for name, since in names.items() if now - since < _OVERTAKEN_S}
 
 
 @dataclass(slots=True)

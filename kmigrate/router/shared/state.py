@@ -343,7 +343,7 @@ class SharedState:
         self.gate.load(table)
         self.forwards.follow(table)
         self.pending_positions.keep(table.followed)
-        self.open_at_target.groups_opened(self.followers.follow(table, now), table.transactions.values(), now)
+        self.open_at_target.groups_moved(self.followers.follow(table, now), table.transactions.values(), now)
         for (link, name), entry in list(self.open_at_source.entries.items()):
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:

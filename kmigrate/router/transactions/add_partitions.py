@@ -1,6 +1,7 @@
-"""Adds partitions to a client's transaction at the target: at once, or with a first batch (`deferred_partitions`).
+"""Adds partitions and groups to a client's transaction at the target.
 
-Requests for topics that can be rolled back are counted until they are answered: a rollback waits for them.
+A partition is added at once, or with a first batch (`deferred_partitions`). Requests for topics that can be rolled back
+are counted until they are answered: a rollback waits for them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ADD = entity(ApiKey.ADD_PARTITIONS_TO_TXN, 3, "request")
 
 @dataclass(slots=True, eq=False)
 class AddPartitionsHandler:
-    """Handles AddPartitionsToTxn for the target."""
+    """Handles AddPartitionsToTxn and AddOffsetsToTxn for the target."""
 
     _shared: SharedState
     _client: ClientLink
@@ -55,6 +56,10 @@ class AddPartitionsHandler:
         frame = frame_request(message, txn.head.correlation_id, txn.head.client_id)
         codes = partition_codes(txn.read((yield from self._ask(frame, txn.head.correlation_id, rest))))
         return partitions_answer(txn.head, txn.request, codes, Code.NONE)
+
+    def add_group(self, txn: TxnRequest, topics: Iterable[str]) -> Conversation[Buffer]:
+        """Pass a group on to the target; the request counts at the topics that the transactional id writes."""
+        return (yield from self._ask(txn.frame, txn.head.correlation_id, topics))
 
     def join(self, producer: ProducerIdentity, topic: str, partition: int) -> Conversation[int]:
         """Add a deferred partition to a transaction whose first batch for the partition came on this connection (B)."""

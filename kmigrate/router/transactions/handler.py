@@ -13,8 +13,8 @@ B  A transaction is on the cluster of its first topics, or of its first group: a
 C  Under a fence, a transaction may not begin if any topic of its transactional id is fenced or any group is frozen. A
    transaction may not reach a fenced topic that its id had not written before the fence. An open transaction may go on
    and end. Until then it counts as in flight at all topics that its id writes (`shared.open_transactions`). Before a
-   rollback's fence no transaction begins on the topic at the target, and open transactions go on and end. Under the
-   fence no partition of the topic enters a transaction.
+   rollback's fence no transaction begins at the target whose id writes the topic, and open transactions go on and end.
+   Under the fence no partition of the topic enters a transaction.
 D  If a request comes to a connection amid a transaction, the router first asks both clusters about the transaction.
 E  An EndTxn without an open transaction is repeated: the first answer was lost. The cluster of the last transaction
    knows how that ended: the source while the topics are mirrored, afterwards the target, or the source if the target
@@ -26,10 +26,10 @@ F  If a partition's sequences at the target go on from the source's, the partiti
 G  A transactional id couples the topics and groups that the source has let it write. For a topic or group outside the
    id's record, the router first asks the source. Then it counts the transaction there, so that fences wait for it, and
    writes the coupling down. Only then the client is answered, and batches are written.
-H  After a group has opened at the target, the first transaction of an id that commits for the group is refused its
-   commit (ILLEGAL_GENERATION). The client does that transaction again. Its input may have been read before the group
-   opened, and another member reads that input again. The commit's member id and epoch do not reveal this: a member of
-   the new protocol (KIP-848) joins the target's group by itself, under its old member id, before the application asks
+H  After a group has opened at the other cluster, the first transaction of an id that commits for the group is refused
+   its commit (ILLEGAL_GENERATION). The client does that transaction again. Its input may have been read before the
+   group opened, and another member reads that input again. The commit's member id and epoch do not reveal this: a
+   member of the new protocol (KIP-848) joins the group by itself, under its old member id, before the application asks
    for both.
 I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked before
    a client is refused (`source_identities`).
@@ -37,7 +37,7 @@ J  From a topic's first rollback on, an identity ends at each flip of a topic th
    is written from then on knows other sequences of the identity. The client gets the code of `next_epoch`, aborts, and
    asks for the next epoch, whose sequences begin at 0 on both clusters (`docs/decisions/0019`).
 K  What the target lets an id write together with a topic that can be rolled back is written down, too, before the
-   client is answered. So a rollback knows what transactions couple.
+   client is answered. So is a group that is being rolled back. So a rollback knows what transactions couple.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.model.routes import Serve
+from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import ApiKey, Message
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
@@ -150,18 +150,23 @@ class TransactionHandler:
             return txn.answer(Code.ILLEGAL_GENERATION if key == ApiKey.TXN_OFFSET_COMMIT else txn.next_epoch_code)
         if key == ApiKey.TXN_OFFSET_COMMIT:
             return (yield from self._commit_offsets(txn))
-        mirroring = self._shared.table.mirroring
-        rolling_back = key == ApiKey.ADD_PARTITIONS_TO_TXN and self._shared.table.routes.fenced
-        if (mirroring or rolling_back) and not self._locator.knows(txn.name):
+        in_view = self._in_view(txn)
+        if in_view and not self._locator.knows(txn.name):
             code = yield from self._locator.learn(txn.name, txn.head)
             raise AnswerNow(code) if code else DecideAnew
         if key == ApiKey.END_TXN:
             return (yield from self._ends.end(txn))
-        if not (mirroring or rolling_back):
+        if not in_view:
             return (yield from self._begin_at_target(txn))
         if key == ApiKey.ADD_PARTITIONS_TO_TXN:
             return (yield from self._add_partitions(txn))
         return (yield from self._add_offsets(txn))
+
+    def _in_view(self, txn: TxnRequest) -> bool:
+        """Return whether it matters here where the id has a transaction open: at a source, or during a rollback."""
+        table = self._shared.table
+        begins = txn.head.api_key != ApiKey.END_TXN
+        return bool(table.mirroring) or (begins and bool(table.routes.fenced or table.followed))
 
     def _next_table(self, txn: TxnRequest) -> Conversation[NoReturn]:
         """Wait a moment for a newer table, and decide anew; then have the client retry, unseen by applications."""
@@ -245,13 +250,14 @@ class TransactionHandler:
         if is_add:
             answer = yield from self._at_target.add(txn)
         else:
-            answer = yield from txn.to_target(self._client)
+            written = {topic for record in self._identities.records(txn.name).values() for topic in record.topics}
+            answer = yield from self._at_target.add_group(txn, written)
         codes = txn.codes_in(answer)
         if entry.answered(self._locator, known=0 in codes):
             self._locator.never_began_at_target(txn.name, entry)
         if codes and codes <= OTHER_PRODUCER:
             return (yield from self._identities.at_source.refused(txn, answer))
-        if 0 in codes and not (yield from self._couple_at_target(txn, answer)):
+        if 0 in codes and not (yield from self._couple_at_target(txn, entry, answer)):
             return txn.answer(Code.COORDINATOR_LOAD_IN_PROGRESS)
         return answer
 
@@ -261,19 +267,23 @@ class TransactionHandler:
             self._locator.refused.add(txn.name)
         return txn.answer(txn.next_epoch_code)
 
-    def _couple_at_target(self, txn: TxnRequest, answer: Buffer) -> Conversation[bool]:
+    def _couple_at_target(self, txn: TxnRequest, entry: OpenTransaction, answer: Buffer) -> Conversation[bool]:
         """Write down what the target lets into a transaction with a topic that can be rolled back (rule K).
 
         False: the state log is not reachable. The client is answered afterwards, so nothing is written before.
         """
         routes, known = self._shared.table.topics, self._identities.records(txn.name)
-        topics, groups = txn.granted_in(answer)
+        topics, granted = txn.granted_in(answer)
+        entry.groups.update(granted)  # a topic that can be rolled back may enter the transaction after the group
+        groups = frozenset(entry.groups)
 
         def copied_back(names: Iterable[str]) -> set[str]:
             return {routes[name].link for name in names if name in routes and routes[name].copied_back}
 
         written = (record.link for record in known.values() if record.link in copied_back(record.topics))
-        for link in sorted(copied_back(topics).union(written)):
+        followed = self._shared.table.followed
+        taken_back = (followed[group].link for group in granted if group in followed and followed[group].at_target)
+        for link in sorted(copied_back(topics).union(written, taken_back)):
             record = known.get(link) or TransactionRecord(link, txn.name, txn.producer_id, txn.epoch, -1, -1)
             if topics.issubset(record.topics) and groups.issubset(record.groups):
                 continue
@@ -380,7 +390,7 @@ class TransactionHandler:
         held = route is None and group in self._shared.table.held_groups
         frozen = self._frozen(txn, group)
         if frozen:
-            self._shared.open_at_target.overtaken[txn.name] = self._client.now()
+            self._note_overtaken(txn, group)
         if frozen or (not held and self._waits(txn, at, ())):
             yield from self._next_table(txn)
         home = TARGET if route is None or route.at_target else route.link
@@ -396,19 +406,32 @@ class TransactionHandler:
         """Commit at the group's cluster, whose coordinator knows nothing of the transaction's identities."""
         group = str(txn.request.group_id)
         route = self._shared.table.followed.get(group)
-        has_opened = route is None and (
-            self._shared.open_at_source.where(txn.name, self._locator) is not None
-            or self._shared.open_at_target.overtakes(txn.name, self._client.now())
-        )
-        if has_opened or self._frozen(txn, group):
+        if self._has_opened(txn, route) or self._frozen(txn, group):
             # The input was read before the group's members joined anew. The client must abort, and do the work again
             # from the group's committed offsets.
             return txn.answer(Code.ILLEGAL_GENERATION)
-        if route is not None and not route.at_target:
-            return (yield from self._commit_at_source(txn, route.link, group))
         if route is None and group in self._shared.table.held_groups:
             return self._refuse_group(txn, group)
-        return (yield from txn.to_target(self._client))
+        if route is None:
+            return (yield from txn.to_target(self._client))
+        if route.at_target:  # the group is being rolled back, which waits for the commits in flight
+            return (yield from self._groups.commit(txn.head, txn.request, group, route.link))
+        return (yield from self._commit_at_source(txn, route.link, group))
+
+    def _has_opened(self, txn: TxnRequest, route: GroupRoute | None) -> bool:
+        """Return whether the transaction may have begun before its group opened at this cluster (rule H)."""
+        at_target, now = self._shared.open_at_target, self._client.now()
+        if route is not None:
+            return not route.at_target and at_target.overtakes(txn.name, now, back=True)
+        open_at_source = self._shared.open_at_source.where(txn.name, self._locator) is not None
+        return open_at_source or at_target.overtakes(txn.name, now)
+
+    def _note_overtaken(self, txn: TxnRequest, group: str) -> None:
+        """Note that a transaction waits for a frozen group, wherever the group opens (rule H)."""
+        at_target, now = self._shared.open_at_target, self._client.now()
+        at_target.overtaken[txn.name] = now
+        if self._shared.table.followed[group].at_target:
+            at_target.taken_back[txn.name] = now
 
     def _frozen(self, txn: TxnRequest, group: str) -> bool:
         """Return whether a group is frozen, and the transaction was not reported as the group's before the freeze."""
@@ -418,7 +441,7 @@ class TransactionHandler:
 
     def _commit_at_source(self, txn: TxnRequest, link: str, group: str) -> Conversation[Buffer]:
         record = self._identities.records(txn.name).get(link)
-        if record is None or record.epoch < txn.epoch:
+        if record is None or record.epoch < txn.epoch or group not in record.groups:
             # AddOffsetsToTxn never added the group to this transaction (rule G), unless another router did.
             if not txn.caught_up:
                 yield from self._identities.catch_up(txn)

@@ -59,7 +59,7 @@ class TransactionLocator:
     def over(self, name: str) -> None:
         """Note that the id's transaction has ended anywhere; the next reads its input after the group's opening."""
         self._ended_at_target(name)
-        self.shared.open_at_target.overtaken.pop(name, None)
+        self.shared.open_at_target.reads_anew(name)
 
     def begins_at_target(self, name: str) -> OpenTransaction:
         """Note that the target's coordinator gets the first request of a transaction, or reports it as open."""

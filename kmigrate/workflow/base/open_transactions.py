@@ -1,4 +1,4 @@
-"""Checks the routed transactions of a promote: they must have ended, and their ids must live on at the target."""
+"""Checks routed transactions: they must have ended, and their ids must live on at the target of a promote."""
 
 from __future__ import annotations
 
@@ -57,11 +57,16 @@ async def begun_elsewhere(state: State, source: ClusterClient, record: TopicReco
     ]
 
 
-async def open_at_group(state: State, source: ClusterClient, link: str, group: str, at_ms: int) -> Refused | None:
-    """Return the refusal that names the open transactions which keep a group's positions back; None for none known."""
+async def open_at_group(state: State, client: ClusterClient, record: GroupRecord, at_ms: int) -> Refused | None:
+    """Return the refusal that names the open transactions which keep a group's positions back; None for none known.
+
+    `client`: the cluster that the group leaves.
+    """
+    link, group = record.link, record.group
+    here, stays = ("target", "promoted") if record.at_target else ("source", "mirrored")
     routed = {each.name for each in state.transactions(link) if group in each.groups}
     try:
-        found = await group_transactions(source, group, routed)
+        found = await group_transactions(client, group, routed)
     except KmigrateError:
         return None
     if not found:
@@ -70,15 +75,15 @@ async def open_at_group(state: State, source: ClusterClient, link: str, group: s
     verb = "commits" if certain else "may commit"
     return Refused(
         "open-transaction",
-        f"an open transaction at the source {verb} positions of group {group}: "
+        f"an open transaction at the {here} {verb} positions of group {group}: "
         + "; ".join(each.text(at_ms) for each in (certain or found)),
-        still_true="the group is mirrored as before; its members read on",
-        next_step="end that transaction, or wait until the source ends it (transaction.timeout.ms); then repeat",
+        still_true=f"the group is {stays} as before; its members read on",
+        next_step=f"end that transaction, or wait until the {here} ends it (transaction.timeout.ms); then repeat",
     )
 
 
 async def named_if_open(
-    work: Coroutine[Any, Any, Result], log: StateLog, source: ClusterClient, record: GroupRecord
+    work: Coroutine[Any, Any, Result], log: StateLog, client: ClusterClient, record: GroupRecord
 ) -> Result:
     """Await work that reads a group's positions; where a transaction keeps these back, name the transaction."""
     try:
@@ -86,7 +91,7 @@ async def named_if_open(
     except BrokerRefused as refused:
         if refused.code != Code.UNSTABLE_OFFSET_COMMIT:
             raise
-        named = await open_at_group(log.state, source, record.link, record.group, now_ms())
+        named = await open_at_group(log.state, client, record, now_ms())
         raise named or refused from refused
 
 

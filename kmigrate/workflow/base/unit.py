@@ -6,7 +6,8 @@ B  One record decides: the first flip, which names the whole unit (`TopicRecord.
 C  From then on the unit has no way back. The record holds all that the other flips need, so the next process proves
    nothing anew. Routers hold a topic until its own flip, so no transaction begins in between.
 D  The progress before that record is in the controller's memory only: after a crash all topics are proven anew.
-E  A rollback of a unit obeys the same rules with the clusters exchanged. A unit with a group is not rolled back.
+E  A rollback of a unit obeys the same rules with the clusters exchanged. Its transactions end before its groups are
+   frozen, and its groups are staged before a topic is fenced.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class PromoteProgress:
     """The progress of one controller's promotes, which wait for each other, by record key (D)."""
 
     ready: set[str] = field(default_factory=set)
-    """Topics that wait only for their groups before they are fenced."""
+    """Topics that wait only for their groups before they are fenced; in a rollback also groups that can be frozen."""
     closed: set[str] = field(default_factory=set)
     """Topics that are rolled back, and on which no transaction begins and none is open."""
     at_barrier: set[str] = field(default_factory=set)
@@ -75,6 +76,9 @@ class PromoteProgress:
         for other in unit.left:
             if other.phase in _PENDING and other.key not in self.ready:
                 return f"{other.topic}, which is written together with {unit.topic}, is not ready"
+        for group in unit.groups:
+            if unit.back and group.key not in self.ready:
+                return f"group {group.group}, whose positions its transactions commit, is not ready"
         return None
 
     def not_closed_with(self, unit: Unit) -> str | None:
@@ -126,11 +130,12 @@ class PromoteProgress:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The rest of a topic's unit: topics that the link mirrors, and followed groups that are not promoted."""
+    """The rest of a topic's unit: topics that the link mirrors, and groups that follow."""
 
     topic: str
     topics: tuple[TopicRecord, ...]
     groups: tuple[GroupRecord, ...]
+    """The groups that are not promoted yet, or in a rollback not mirrored again."""
     back: bool = False
     """True if the topic is rolled back."""
 
@@ -139,9 +144,9 @@ class Unit:
         names, groups = unit_of(state.couplings(record.link), [record.topic])
         topics = (state.topic(record.link, name) for name in sorted(names))
         known = (state.group(record.link, name) for name in sorted(groups))
-        follows = (g for g in known if g and g.mode is GroupMode.FOLLOW and not g.at_target)
         back = record.phase in ROLLING_BACK
-        return Unit(record.topic, tuple(filter(None, topics)), () if back else tuple(follows), back)
+        left = (group for group in known if group and group.mode is GroupMode.FOLLOW and group.at_target is back)
+        return Unit(record.topic, tuple(filter(None, topics)), tuple(left), back)
 
     @property
     def keys(self) -> frozenset[str]:
@@ -153,16 +158,21 @@ class Unit:
         return [topic for topic in self.topics if topic.at_target is self.back]
 
     def not_staged(self) -> str | None:
-        """Return a coupled group whose offsets are not on the target yet; Refused where its promote was given up."""
+        """Return a coupled group whose offsets are not on the other cluster yet; Refused where that was given up."""
+        before, verb, there = (
+            (GroupPhase.PROMOTED, "rollback", "source") if self.back else (GroupPhase.MIRRORED, "promote", "target")
+        )
         for group in self.groups:
-            if group.phase is GroupPhase.MIRRORED and group.reason:
-                raise Refused("coupled-group", f"the promote of group {group.group} was given up: {group.reason}")
+            if group.phase is before and group.reason:
+                raise Refused("coupled-group", f"the {verb} of group {group.group} was given up: {group.reason}")
             if not group.staged:
-                return f"the positions of group {group.group}, which its transactions commit, are not on the target yet"
+                return (
+                    f"the positions of group {group.group}, which its transactions commit, are not on the {there} yet"
+                )
         return None
 
     def not_asked_for(self) -> str | None:
-        """Return a coupled topic that nobody has asked to promote, or to roll back."""
+        """Return a coupled topic that nobody has asked to promote, or a topic or group that nobody rolls back."""
         asked, verb = (ROLLING_BACK, "rolled back") if self.back else (PROMOTING, "promoted")
         for other in self.left:
             if other.phase not in asked:
@@ -170,6 +180,10 @@ class Unit:
                 reason = other.reason if not self.back else way.reason if way is not None else ""
                 why = f": {reason}" if reason else ""
                 return f"{other.topic}, which is written together with {self.topic}, is not being {verb}{why}"
+        for group in self.groups:
+            if self.back and group.phase is not GroupPhase.ROLLING_BACK:
+                why = f": {group.reason}" if group.reason else ""
+                return f"group {group.group}, whose positions its transactions commit, is not being rolled back{why}"
         return None
 
 
@@ -191,6 +205,7 @@ def decided(state: State, record: TopicRecord) -> ProvenTopic | None:
     return None
 
 
-def group_decided(state: State, link: str, group: str) -> bool:
-    """Return True if a flip names the group as promoted with its topic."""
-    return any(group in other.unit.groups for other in state.topics_that(_names_groups, link))
+def group_decided(state: State, link: str, group: str, *, back: bool = False) -> bool:
+    """Return True if a flip names the group as promoted, or as rolled back, with its topic."""
+    flipped = (other for other in state.topics_that(_names_groups, link) if other.at_target is not back)
+    return any(group in other.unit.groups for other in flipped)

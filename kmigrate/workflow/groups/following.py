@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from kmigrate.cluster.admin import GroupMember, GroupState
 from kmigrate.cluster.groups import PlaceholderMember, is_mixed
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
-from kmigrate.model.coupling import unit_of
+from kmigrate.model.coupling import commits_in_transactions, unit_of
 from kmigrate.model.lifecycle import AT_TARGET, PROMOTING, GroupEvent, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.members import member_mark
 from kmigrate.model.record_json import Record
@@ -82,7 +82,7 @@ class FollowHandover:
             mixed = source is not None and not record.staged and await is_mixed(source, self.group)
             if not record.frozen:
                 await self.handover.admits()
-                if any(self.group in each.groups for each in self.log.state.transactions(self.link)):
+                if commits_in_transactions(self.log.state.transactions(self.link), self.group):
                     await self._topics_ready()
                 else:
                     await self._gather()
@@ -192,7 +192,7 @@ class FollowHandover:
         if not any(report.in_flight for report in reports_on(self.log, self.group)):
             return None
         source, _ = await self.handover.open_source()
-        return await open_at_group(self.log.state, source, self.link, self.group, now_ms())
+        return await open_at_group(self.log.state, source, self._record(), now_ms())
 
     async def _topics_flipped(self) -> None:
 

@@ -1,6 +1,7 @@
 """Rolls one promoted group back: the promote of a group that follows (`following`) with the clusters exchanged.
 
     rolling-back ─ all are named ─→ gathering ─ all have joined anew ─→ frozen ─ positions are on the source ─→ mirrored
+        │                                                                └─→ staged ─ topics flipped ─→ mirrored
         └─────────────────── given up: promoted as before, with the reason ───────────────────┘
 
 A  First the routers name the members of the target's group, whose requests they passed on unread before. Meanwhile the
@@ -8,10 +9,15 @@ A  First the routers name the members of the target's group, whose requests they
    join anew, whatever the group's mode: each commits what it has read, and its router holds the join.
 B  The group is frozen by a record, as in a promote. The positions are written only when the source's log holds all
    records below (`returning`).
-C  The placeholder that holds the group on the source (`GroupHold`) leaves first: with a member in the group, the source
-   takes no positions from outside.
+C  The placeholder that holds the group on the source (`GroupHold`) leaves first, and so do members that came to the
+   target with the promote (`former`): with a member in the group, the source takes no positions from outside.
 D  A source that does not answer ends the rollback, because the members wait meanwhile.
 E  The controller does not promote a group again by itself after a rollback: a person has decided.
+F  A group whose positions are committed in transactions goes back with the topics of its unit (`coupled_topics`). It is
+   frozen without a join, as in a promote (`following`, rule C), once none of these transactions is open. Members of the
+   new protocol give all partitions back before, if in time (decision 14). `staged` says that the positions are on the
+   source. The flip that names the group decides (`base.unit`), and the group opens when all topics have gone back. The
+   members leave the target's group before (`former`), so that the next promote can write positions there.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from kmigrate.cluster.committed_offsets import Committed, read_positions, write_
 from kmigrate.cluster.groups import GroupHold, PlaceholderMember, group_members, is_mixed, without_hold
 from kmigrate.cluster.requests import Key
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
+from kmigrate.model.coupling import commits_in_transactions
 from kmigrate.model.lifecycle import GroupEvent, GroupPhase, advance_group
 from kmigrate.model.members import member_mark
 from kmigrate.model.record_json import Record
@@ -38,10 +45,14 @@ from kmigrate.protocol.codes import Code
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
+from kmigrate.workflow.base.open_transactions import named_if_open
 from kmigrate.workflow.base.plan import Finding
-from kmigrate.workflow.base.unit import PromoteProgress
-from kmigrate.workflow.groups.handover import by_partition
+from kmigrate.workflow.base.unit import PromoteProgress, group_decided
+from kmigrate.workflow.groups.coupled_topics import CoupledTopics
+from kmigrate.workflow.groups.former import take_out_former
+from kmigrate.workflow.groups.handover import ByPartition, by_partition
 from kmigrate.workflow.groups.membership import (
+    NEW_PROTOCOL,
     members_at_routers,
     named_members,
     not_joined,
@@ -55,6 +66,8 @@ from kmigrate.workflow.groups.returning import against_returning, at_source, mod
 __all__ = ["GroupRollback"]
 
 _PAUSE_S = 0.1
+_GIVING_BACK_S = 15.0
+"""Longest wait until members of the new protocol that commit in transactions own nothing, as in a promote."""
 _GIVING_UP_S = 2.0
 """Longest wait for the source's positions when a rollback is given up; the members wait meanwhile."""
 _OF_A_MEMBER = frozenset({Code.UNKNOWN_MEMBER_ID.name, Code.REBALANCE_IN_PROGRESS.name})
@@ -72,7 +85,7 @@ class GroupRollback:
     gather_s: float
     timeout_s: float
     progress: PromoteProgress
-    """Reasons to wait; shared by all promotes and rollbacks of a controller."""
+    """Progress of coupled topics, and reasons to wait; shared by all promotes and rollbacks of a controller."""
     key: str = field(init=False)
     log: StateLog = field(init=False)
     _positions: Positions = field(init=False)
@@ -91,24 +104,29 @@ class GroupRollback:
         """Go on from the record in the state log; on failure the group is promoted as before."""
         try:
             record = self._record()
-            if not record.gathering:
-                await self._ready(record)
-                record = await self._write(replace(record, gathering=True))
+            topics = CoupledTopics(self.log, record, self.progress)
             if not record.frozen:
-                await self._gather()
-                record = await self._write(replace(record, frozen=True))
-            await self._drained()
+                record = await self._freeze(record, topics)
+            self.progress.ready.add(self.key)
             source, _ = await self.connections.source(self.link)
             place = PlaceholderMember(source, self.group)
-            await place.leave()  # of an earlier try: while a member is there, no positions can be written
-            opened = self._opened(record, await self._carry(source, record))
+            if not record.staged:
+                await self._drained()
+                await place.leave()  # of an earlier try: while a member is there, no positions can be written
+                record = replace(record, written=await self._carry(source, record))
+                if topics.left():
+                    record = await self._write(replace(record, staged=True))
+            await topics.flipped(self.gather_s)
+            opened = self._opened(record)
+            if self._in_transactions:
+                await take_out_former(self.connections.target, self.group, opened.former)
             await (self._open_in_place(place, opened) if await self._is_mixed() else self._write(opened))
             await self._forget_sightings()
         except KmigrateError as error:
             await self._give_up(error)
             raise
         finally:
-            self.progress.note(self.key, None)
+            self.progress.leave(self.key)
 
     # facts
 
@@ -119,10 +137,40 @@ class GroupRollback:
         return record
 
     @property
+    def _in_transactions(self) -> bool:
+        return commits_in_transactions(self.log.state.transactions(self.link.name), self.group)
+
+    @property
     def _again(self) -> str:
         return advised("group rollback", self.link.name, self.group)
 
     # steps
+
+    async def _freeze(self, record: GroupRecord, topics: CoupledTopics) -> GroupRecord:
+        """Have the members join anew, or the transactions end (rule F), and freeze the group."""
+        if not record.gathering:
+            await self._ready(record)
+            await topics.ready(self.gather_s)
+            record = await self._write(replace(record, gathering=True))
+        if self._in_transactions:
+            await self._let_go()
+            self.progress.ready.add(self.key)
+            await topics.closed(self.gather_s)
+        else:
+            await self._gather()
+        return await self._write(replace(record, frozen=True))
+
+    async def _let_go(self) -> None:
+        """Give members of the new protocol time to give back what they read (rule F)."""
+        deadline = monotonic() + _GIVING_BACK_S
+        while monotonic() < deadline and (missing := await self._owning()):
+            self.progress.note(self.key, f"{named_members(missing)} to give back what it reads")
+            await self.log.changed(_PAUSE_S)
+
+    async def _owning(self) -> list[GroupMember]:
+        """Return members of a group with the new protocol that still own a partition."""
+        described = (await self.connections.target_admin.describe_groups([self.group]))[self.group]
+        return not_joined(self.log, self.group, described.members) if described.kind == NEW_PROTOCOL else []
 
     async def _ready(self, record: GroupRecord) -> None:
         """Wait until every member is named by a router, nobody rebalances, and the source is close (rules A and B)."""
@@ -195,14 +243,16 @@ class GroupRollback:
         except WaitTimedOut as late:
             raise Refused("not-drained", late.what) from late
 
-    async def _carry(self, source: ClusterClient, record: GroupRecord) -> Committed:
+    async def _carry(self, source: ClusterClient, record: GroupRecord) -> ByPartition:
         """Write the target's positions to the source, exactly, and compare both clusters afterwards."""
         target = self.connections.target
         await self._refuse_direct()
-        on_target = await read_positions(target, self.group, self.timeout_s)
+        reads = read_positions(target, self.group, self.timeout_s)
+        on_target = await named_if_open(reads, self.log, target, record)
         _refuse(against_returning(self.log.state, record, {topic for topic, _ in on_target}))
         wanted = await at_source(self._positions, self.log.state, record, on_target)
         await self._held_by(source, wanted)
+        await take_out_former(source, self.group, record.former)
         await self._written(source, wanted)
         back = await read_positions(source, self.group, self.timeout_s)
         wrong = [key for key, offset in wanted.items() if back.get(key) != offset]
@@ -216,7 +266,7 @@ class GroupRollback:
                 still_true=_AS_BEFORE,
                 next_step=f"find who commits for {self.group} on the target, then: {self._again}",
             )
-        return wanted
+        return by_partition({key: at.offset for key, at in wanted.items()})
 
     async def _held_by(self, source: ClusterClient, wanted: Committed) -> None:
         """Wait until the source's log holds all records below the positions (rule B)."""
@@ -295,34 +345,38 @@ class GroupRollback:
         key = misplaced_key(self.link.name, self.group)
         await self.log.append(lambda state: (key, None) if key in state.records else None)
 
-    def _opened(self, record: GroupRecord, written: Committed) -> GroupRecord:
+    def _opened(self, record: GroupRecord) -> GroupRecord:
         """Return the record of the group at the source (rule E)."""
         return GroupRecord(
             record.link,
             record.group,
             advance_group(record.phase, GroupEvent.OPEN),
             now_ms(),
-            written=by_partition({key: at.offset for key, at in written.items()}),
+            written=record.written,
             granted_acls=record.granted_acls,
-            mode=mode_after(self.log.state, record, {topic for topic, _ in written}),
+            mode=mode_after(self.log.state, record, record.written),
             former=tuple(sorted(members_at_routers(self.log, self.group))),
             asked=record.asked,
         )
 
     async def _give_up(self, error: KmigrateError) -> None:
-        """Return to promoted with the reason; the source may have got positions meanwhile."""
-        left_at = await self._left_at() if self._writes else None
+        """Return to promoted with the reason, unless a flip has decided; the source may have got positions."""
+        before = self.log.state.group(self.link.name, self.group)
+        left_at = await self._left_at() if self._writes or (before is not None and before.staged) else None
 
         def decide(state: State) -> Record | None:
             record = state.group(self.link.name, self.group)
             if record is None or record.phase is not GroupPhase.ROLLING_BACK:
                 return None
+            if record.staged and group_decided(state, self.link.name, self.group, back=True):
+                return self._opened(record)
             return replace(
                 record,
                 phase=advance_group(record.phase, GroupEvent.GIVE_UP),
                 since_ms=now_ms(),
                 gathering=False,
                 frozen=False,
+                staged=False,
                 reason=error.summary,
                 way_on=error.next_step,
                 left_at=record.left_at if left_at is None else left_at,

@@ -8,8 +8,9 @@ A  No seal replaces a router: each registered router has to acknowledge the fenc
 B  The barrier and the producers are read at the target. The last check wants the source's log to end at the barrier.
 C  If the topic is written in transactions, no transaction begins on the topic from a record before the fence on
    (`WayBack.closing`). The fence follows once the open transactions have ended, so that their clients need no batch
-   that a fence would hold. Behind the fence the target is asked once more before the barrier is read. Topics that
-   transactions couple are rolled back together (`base.unit`), and not together with a group.
+   that a fence would hold. Behind the fence the target is asked once more before the barrier is read. Topics and
+   groups that transactions couple are rolled back together (`base.unit`). Between the end of the transactions and the
+   fence, the positions of the groups go to the source (`groups.rollback`).
 D  The flip raises the topic's generation, so that the source knows no producer under its new id, and begins a new era
    of the copy to the target. The barrier table guards the first writes to the source. Transactional identities from
    before the flip end there (`TopicRecord.turned_epoch`).
@@ -257,25 +258,31 @@ class TopicRollback:
             return True
         self.progress.note(self.key, "its turn: other topics are fenced before it")
         unit = Unit.of(self.log.state, record)
+        if unit.groups:
+            self.rounds.go(self.key)  # members of the groups may have given back what they read
+            return True
         partitions = record.partitions + sum(mate.partitions for mate in unit.topics)
         waited = await self.rounds.take(self.key, partitions, unit.keys)
         self.progress.note(self.key, None)
         return not waited or (self._record(self.log.state) == record and self._why_not_ready(record) is None)
 
     async def _unit_closed(self, record: TopicRecord, deadline: float) -> bool:
-        """Wait until no transaction is open on any topic of the unit; return False where the record has changed."""
+        """Wait until the unit has no open transaction, and staged groups; False where the record has changed."""
         self.progress.closed.add(self.key)
 
         def not_closed(state: State) -> str | None:
             if self._record(state) != record:
                 return None
             _refuse_left_behind(state, record)
-            return self.progress.not_closed_with(_whole_unit(state, record))
+            unit = _whole_unit(state, record)
+            return self.progress.not_closed_with(unit) or unit.not_staged()
 
         try:
             await self.progress.wait(self.log, self.key, not_closed, deadline - monotonic(), "its unit")
         except WaitTimedOut as late:
-            raise Refused("open-transaction", f"{record.topic} was not fenced: {late.what}") from late
+            closed = self.progress.not_closed_with(Unit.of(self.log.state, record)) is None
+            ref = "coupled-group" if closed else "open-transaction"
+            raise Refused(ref, f"{record.topic} was not fenced: {late.what}") from late
         return self._record(self.log.state) == record
 
     # rollback-fencing
@@ -416,7 +423,7 @@ def _is_closing(record: TopicRecord) -> bool:
 
 
 def _whole_unit(state: State, record: TopicRecord) -> Unit:
-    """Return the rest of a topic's unit; refuse a unit of which a topic is not rolled back, or was given up."""
+    """Return the rest of a topic's unit; refuse a unit of which a part is not rolled back, or was given up."""
     unit = Unit.of(state, record)
     if against := unit.not_asked_for():
         raise Refused("coupled-topics", against)

@@ -8,6 +8,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import open_writers
 from kmigrate.errors import Refused
 from kmigrate.model.coupling import unit_of
+from kmigrate.model.lifecycle import GroupMode
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
@@ -56,7 +57,11 @@ def left_behind(state: State, record: TopicRecord) -> str:
         if other.at_target and not other.copied_back:
             return _together(record, f"topic {name}, which has no way back", by)
     for name, by in sorted(groups.items()):
-        return _together(record, f"the offsets of group {name}", by)
+        group = state.group(record.link, name)
+        if group is None:
+            return _together(record, f"the offsets of group {name}, which link {record.link} does not mirror", by)
+        if group.mode is not GroupMode.FOLLOW:
+            return _together(record, f"the offsets of group {name}, which holds its members while it is mirrored", by)
     return ""
 
 

@@ -1,7 +1,8 @@
 """`group rollback`: promoted groups go back to the source, with the committed offsets of the target.
 
 The topics that a group reads have to be mirrored, or promoted with an open way back: otherwise the source lacks records
-that the group reads. A group whose offsets go into transactions stays at the target.
+that the group reads. A group whose offsets go into transactions goes back with the topics of these transactions, by
+`rollback`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kmigrate.cluster.committed_offsets import read_positions
 from kmigrate.cluster.rights import read_rights
 from kmigrate.errors import Failed
 from kmigrate.model.acl_commands import acl_command
+from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import GroupEvent, GroupMode, GroupPhase, advance_group
 from kmigrate.model.records import Action, Asked, GroupRecord, LinkRecord
 from kmigrate.model.rights import Standing
@@ -34,7 +36,7 @@ from kmigrate.workflow.groups.returning import against_returning, at_source, mod
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, propose
 
-__all__ = ["roll_back_groups"]
+__all__ = ["coupled_in_rollback", "judged_group_rollback", "roll_back_groups", "rollback_guards"]
 
 _MOST_NAMED = 3
 
@@ -44,13 +46,7 @@ async def roll_back_groups(
 ) -> Proposal:
     """Propose to roll groups back by the controller: their committed offsets go to the source."""
     link = resolve_link(connections.log.state, link_name)
-
-    def change(record: GroupRecord) -> GroupRecord:
-        now, asked = now_ms(), Asked(Action.ROLLBACK, connections.log.now_ms(), who)
-        phase = advance_group(record.phase, GroupEvent.ROLLBACK_ASKED)
-        return replace(record, phase=phase, since_ms=now, asked_ms=now, asked=asked, reason="", way_on="")
-
-    judged = Judged.groups("group rollback", link.name, _guard, change)
+    judged = judged_group_rollback(connections.log, link.name, who)
     records, found = judged.look(connections.log.state, groups)
     if not records:
         return propose(connections.log, judged.verb, found)
@@ -58,10 +54,29 @@ async def roll_back_groups(
     found += _silent_routers(connections.log)
     writes: list[Write] = []
     for record in records.values():
-        found += await _guards(connections, link, record)
+        found += _transactions(connections.log.state, record)
+        found += await rollback_guards(connections, link, record)
         alone = ", without an automatic promote afterwards" if record.auto else ""
         writes.append((f"roll back group {record.group}{alone}", judged.write(record.group)))
     return propose(connections.log, judged.verb, found, writes)
+
+
+def judged_group_rollback(log: StateLog, link: str, who: str) -> Judged[GroupRecord]:
+    """Return the rollback of single groups of a link."""
+
+    def change(record: GroupRecord) -> GroupRecord:
+        now, asked = now_ms(), Asked(Action.ROLLBACK, log.now_ms(), who)
+        phase = advance_group(record.phase, GroupEvent.ROLLBACK_ASKED)
+        return replace(record, phase=phase, since_ms=now, asked_ms=now, asked=asked, reason="", way_on="")
+
+    return Judged.groups("group rollback", link, _guard, change)
+
+
+def coupled_in_rollback(state: State, link: str, topics: Collection[str]) -> list[GroupRecord]:
+    """Return groups that go back with these topics, or have gone back, because transactions commit their positions."""
+    _, names = unit_of(state.couplings(link), topics)
+    found = (state.group(link, name) for name in sorted(names))
+    return [record for record in found if record is not None and record.mode is GroupMode.FOLLOW]
 
 
 def _guard(record: GroupRecord) -> Finding | None:
@@ -90,7 +105,7 @@ def _silent_routers(log: StateLog) -> list[Finding]:
     ]
 
 
-async def _guards(connections: Connections, link: LinkRecord, record: GroupRecord) -> list[Finding]:
+async def rollback_guards(connections: Connections, link: LinkRecord, record: GroupRecord) -> list[Finding]:
     """Return the findings about a group's rollback, from its members and positions on both clusters."""
     state, target, group = connections.log.state, connections.target, record.group
     source, _ = await connections.source(link)
@@ -98,7 +113,7 @@ async def _guards(connections: Connections, link: LinkRecord, record: GroupRecor
     committed = await read_positions(target, group, stable=False)
     topics = {topic for topic, _ in committed} | described.assigned
     against = against_returning(state, record, topics)
-    found = [*_transactions(state, record), *against, *_target_members(connections.log, record, described)]
+    found = [*against, *_target_members(connections.log, record, described)]
     found += await _rights(source, group)
     found += await _source_members(connections, source, record)
     if described.kind == NEW_PROTOCOL and ApiKey.CONSUMER_GROUP_HEARTBEAT not in await api_versions(source):
@@ -129,6 +144,14 @@ async def _rights(source: ClusterClient, group: str) -> list[Finding]:
 
 
 def _transactions(state: State, record: GroupRecord) -> list[Finding]:
+    """Refuse a group alone whose positions are committed in transactions: it goes back with their topics."""
+    coupled, _ = unit_of(state.couplings(record.link), groups=[record.group])
+    known = (state.topic(record.link, name) for name in sorted(coupled))
+    topics = [topic.topic for topic in known if topic is not None and topic.at_target]
+    if topics:
+        what = f"transactions that commit positions of group {record.group} write {', '.join(topics)}"
+        together = advised("rollback", record.link, *topics)
+        return [refuse("coupled-topics", what, f"roll the topics back, and the group goes with them: {together}")]
     names = sorted(each.name for each in state.transactions(record.link) if record.group in each.groups)
     if not names:
         return []

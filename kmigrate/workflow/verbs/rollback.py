@@ -1,7 +1,7 @@
 """`rollback` on topics, and `rollback --cancel`, which takes back a rollback that still waits.
 
-A cancelled rollback ends as at its time-out: in one record, with the reason. From the fence on, the controller alone
-ends a rollback, within seconds.
+Groups go back with the topics whose transactions commit their positions. A cancelled rollback ends as at its time-out:
+in one record, with the reason. From the fence on, the controller alone ends a rollback, within seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kmigrate.model.coupling import coupled_topics
-from kmigrate.model.lifecycle import ROLLBACK_BEHIND_FENCE, ROLLING_BACK, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.lifecycle import (
+    ROLLBACK_BEHIND_FENCE,
+    ROLLING_BACK,
+    GroupPhase,
+    TopicEvent,
+    TopicPhase,
+    advance_topic,
+)
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import Action, Asked, RollbackTerms, TopicRecord
 from kmigrate.model.state import State
@@ -18,9 +25,10 @@ from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
-from kmigrate.workflow.base.plan import Finding, ok, refuse
+from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS, given_back
 from kmigrate.workflow.promote.transactions import forced_aborts, left_behind, unrecorded_writers
+from kmigrate.workflow.verbs.group_rollback import coupled_in_rollback, judged_group_rollback, rollback_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose
 
@@ -54,8 +62,21 @@ async def roll_back_topics(
         if names := await unrecorded_writers(connections.log.state, connections.target, record):
             found.append(refuse("no-way-back", names, "its promote is final; the topic stays at the target"))
         found += await _partitions(connections, record)
-    writes = [(f"roll back {topic}", judged.write(topic)) for topic in records]
-    return propose(connections.log, judged.verb, found, writes)
+    with_them = [
+        group
+        for group in coupled_in_rollback(connections.log.state, link.name, list(records))
+        if group.phase is GroupPhase.PROMOTED
+    ]
+    for group in with_them:
+        found += await rollback_guards(connections, link, group)
+    groups = judged_group_rollback(connections.log, link.name, who)
+    of_topics = [(f"roll back {topic}", judged.write(topic)) for topic in records]
+    of_groups = [
+        (f"roll back group {each.group}, whose positions their transactions commit", groups.write(each.group))
+        for each in with_them
+    ]
+    changes = [change for change, _ in (*of_topics, *of_groups)]
+    return propose(connections.log, judged.verb, found, [*of_groups, *of_topics], changes)
 
 
 def _guard(record: TopicRecord) -> Finding | None:
@@ -137,6 +158,11 @@ async def cancel_rollback(
     reason = f"cancelled: taken back by {who}"
     judged = Judged.topics("rollback", link, _cancel_guard, lambda record: given_back(record, reason))
     waiting, found = judged.look(connections.log.state, topics)
+    found += [
+        warn("coupled-group", f"the rollback of group {group.group} goes with theirs, and is given up, too")
+        for group in coupled_in_rollback(connections.log.state, link, list(waiting))
+        if group.phase is GroupPhase.ROLLING_BACK
+    ]
     writes = [(f"take back the rollback of {topic}", judged.write(topic)) for topic in waiting]
     return propose(connections.log, judged.verb, found, writes)
 

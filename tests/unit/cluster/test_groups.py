@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.groups import PlaceholderMember, is_mixed, placeholder_id, protocol_type
-from kmigrate.errors import Unreachable
+from kmigrate.cluster.groups import PlaceholderMember, is_mixed, placeholder_id, protocol_type, remove_members
+from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import answer_type, blank, element_type, field_type
 from kmigrate.protocol.codes import Code
@@ -106,6 +107,37 @@ def test_a_coordinator_that_loads_is_asked_again_for_a_groups_type() -> None:
     loading = Describer(Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NOT_COORDINATOR, 0)
     assert asyncio.run(protocol_type(loading, "g")) == "connect"
     assert loading.codes == []
+
+
+@dataclass
+class Leaver(ClusterClient):
+    """A coordinator that takes members out of a group, and answers each request with the next code."""
+
+    codes: list[int]
+    left: list[tuple[str, str | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(ClusterSettings("source", ()))
+
+    async def find_coordinator(self, key: str, *, kind: int = 0) -> int:
+        return 3
+
+    async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
+        code = self.codes.pop(0)
+        if not code:
+            self.left += [(str(each.member_id), each.group_instance_id) for each in request.members]
+        return blank(answer_type(type(request)), error_code=code)
+
+
+def test_members_are_removed_by_their_ids_once_the_coordinator_has_loaded() -> None:
+    source = Leaver([Code.COORDINATOR_LOAD_IN_PROGRESS, 0])
+    asyncio.run(remove_members(source, "g", ["m-1", "m-2"]))
+    assert source.left == [("m-1", None), ("m-2", None)]
+
+
+def test_who_may_not_remove_members_hears_so() -> None:
+    with pytest.raises(BrokerRefused):
+        asyncio.run(remove_members(Leaver([Code.GROUP_AUTHORIZATION_FAILED]), "g", ["m-1"]))
 
 
 def test_a_group_that_nobody_knows_has_no_type() -> None:

@@ -122,13 +122,14 @@ def test_groups_are_held_until_promoted() -> None:
     assert table.held_groups == {"waits", "moves"}
 
 
+@pytest.mark.parametrize("phase", [GroupPhase.PROMOTING, GroupPhase.ROLLING_BACK])
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("coupled", [(), ("moves",)])
-def test_members_join_anew_in_a_promote_but_for_a_group_in_transactions_before_it_is_frozen(
-    coupled: tuple[str, ...], frozen: bool
+def test_members_join_anew_in_a_promote_or_rollback_but_for_a_group_in_transactions_before_it_is_frozen(
+    coupled: tuple[str, ...], frozen: bool, phase: GroupPhase
 ) -> None:
     till = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",), coupled)
-    moves = GroupRecord("l", "moves", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW, frozen=frozen)
+    moves = GroupRecord("l", "moves", phase, 1, mode=GroupMode.FOLLOW, gathering=True, frozen=frozen)
     waits = GroupRecord("l", "waits", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
     followed = routing_table(state(moves, waits, till)).followed
     assert (followed["moves"].gathering, followed["moves"].rejoining) == (True, frozen or not coupled)

@@ -1041,6 +1041,13 @@ def test_members_are_named_before_a_rollback_disturbs_them() -> None:
     assert (member.word.members, member.word.joined) == ((member_mark("m"),), ())
 
 
+def test_members_that_commit_in_transactions_are_not_disturbed_before_the_freeze() -> None:
+    member = Member(g=replace(RETURNING, in_transactions=True))
+    assert (member.beat(), member.commit()) == (0, 0)
+    assert str(member.join().member_id) == "m"
+    assert member.asked(BEAT, COMMIT, JOIN) == [("target", BEAT), ("target", COMMIT), ("target", JOIN)]
+
+
 def test_a_rollback_is_a_rebalance_to_the_members_and_commits_still_reach_the_target() -> None:
     member = Member(g=RETURNING)
     assert member.beat() == 27

@@ -11,12 +11,24 @@ from typing import Any
 import pytest
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.model.routes import Serve
+from kmigrate.model.routes import GroupRoute, Serve
+from kmigrate.protocol.codes import code_of
 from kmigrate.router.wire.produce import parse_answer
 from tests.unit.router.router_fakes import route
-from tests.unit.router.transactions.test_handler import ADD, DESCRIBE, END, NAME, Desk, S, T
+from tests.unit.router.transactions.test_handler import (
+    ADD,
+    COMMIT,
+    DESCRIBE,
+    END,
+    NAME,
+    OFFSETS,
+    Desk,
+    S,
+    T,
+    says_positions,
+)
 
-BEGIN_ANEW, INVALID_TXN_STATE, BUSY, MAPPING = 59, 48, 14, 49
+BEGIN_ANEW, INVALID_TXN_STATE, BUSY, MAPPING, ILLEGAL_GENERATION = 59, 48, 14, 49, 22
 FLIP = 7
 """Epoch of the newest flip."""
 BACK = route("t", Serve.FORWARD, generation=1, turned_epoch=FLIP)
@@ -245,6 +257,128 @@ def test_a_lost_connection_leaves_nothing_to_wait_for() -> None:
     desk.add("t")
     closing(desk)
     assert unresolved(desk) == 0
+
+
+# Groups that go back with the topics
+
+
+LEAVING = GroupRoute("l", at_target=True)
+"""A group that is rolled back, before its freeze."""
+LEFT = GroupRoute("l", gathering=True, frozen=True, in_transactions=True, at_target=True)
+"""The same group, frozen."""
+
+
+def rolls_back(desk: Desk, group: GroupRoute = LEAVING) -> Desk:
+    desk.stage.turn(g=group)
+    return desk
+
+
+def in_flight(desk: Desk) -> int:
+    return desk.stage.shared.group_reports(0.0)["g"].in_flight
+
+
+def test_before_the_fence_no_transaction_begins_with_a_groups_positions_and_an_open_one_takes_them() -> None:
+    desk = identified(Desk(PROMOTED, NATIVE), since=3)
+    assert desk.add("t") == {"t": 0}
+    closing(desk)
+    assert desk.offsets("g") == 0
+    assert desk.end() == 0
+    assert desk.offsets("g") is None, "it waits"
+    desk.stage.swap(PROMOTED, NATIVE)
+    desk.hears()
+    assert code_of(desk.read(OFFSETS, 3).error_code) == 0, "the rollback was given up"
+
+
+def test_a_rollback_waits_for_a_group_that_may_begin_a_transaction() -> None:
+    desk = identified(Desk(PROMOTED, NATIVE), since=3)
+    go_on = held_back(desk)
+    assert desk.offsets("g") is None
+    closing(desk)
+    assert (unresolved(desk), desk.stage.backend.drains) == (1, 0)
+    go_on()
+    assert (unresolved(desk), desk.stage.backend.drains) == (0, 1)
+
+
+def test_a_group_that_enters_a_transaction_before_the_topic_is_written_down_with_the_topic() -> None:
+    desk = Desk(PROMOTED, NATIVE, known=False)
+    assert desk.offsets("g") == 0
+    assert desk.stage.transaction_store.records == {}
+    assert desk.add("t") == {"t": 0}
+    assert (record(desk).topics, record(desk).groups) == (("t",), ("g",))
+
+
+def test_an_id_that_commits_for_a_group_that_is_rolled_back_is_written_down() -> None:
+    desk = rolls_back(Desk(PROMOTED, NATIVE, known=False))
+    assert desk.offsets("g") == 0
+    assert (record(desk).link, record(desk).topics, record(desk).groups) == ("l", (), ("g",))
+
+
+def test_commits_of_a_group_that_is_rolled_back_are_counted_until_the_target_has_answered() -> None:
+    desk = rolls_back(identified(Desk(PROMOTED), since=3))
+    assert desk.add("t") == {"t": 0}
+    assert desk.offsets("g") == 0
+    go_on = held_back(desk)
+    assert says_positions(desk) is None
+    assert in_flight(desk) == 1
+    rolls_back(desk, LEFT)
+    drains = desk.stage.backend.drains
+    go_on()
+    assert desk.asked(COMMIT) == [("target", COMMIT)]
+    assert (in_flight(desk), desk.stage.backend.drains) == (0, drains + 1)
+
+
+def test_a_frozen_group_is_committed_for_nowhere() -> None:
+    desk = rolls_back(coupled(Desk(PROMOTED), since=3), LEFT)
+    assert code_of(says_positions(desk).topics[0].partitions[0].error_code) == ILLEGAL_GENERATION
+    assert desk.asked(COMMIT) == []
+    assert desk.add("t") is None, "a transaction of an id that commits for the group does not begin"
+
+
+def comes_back(desk: Desk) -> None:
+    """End the rollback of the group and of its topic; the source's brokers are known to the router."""
+    desk.holders["coordinator"] = S
+    desk.stage.swap(BACK)
+    rolls_back(desk, GroupRoute("l"))
+    desk.hears()
+
+
+def coupled(desk: Desk, since: int) -> Desk:
+    known = TransactionRecord("l", NAME, *T, *S, ("t",), ("g",), since=since)
+    desk.stage.transaction_store.records[("l", NAME)] = known
+    desk.stage.transaction_store.changed()
+    return desk
+
+
+def test_what_may_have_been_read_before_a_group_came_back_is_committed_nowhere_once() -> None:
+    desk = rolls_back(coupled(Desk(PROMOTED), since=FLIP + 1), LEFT)
+    comes_back(desk)
+    assert desk.add("t") == {"t": 0}
+    assert code_of(says_positions(desk).topics[0].partitions[0].error_code) == ILLEGAL_GENERATION
+    says_positions(desk)
+    assert desk.asked(COMMIT) == [("coordinator", COMMIT)], "the source takes what the next transaction commits"
+
+
+def test_a_new_identity_has_read_nothing_before_its_group_came_back() -> None:
+    desk = rolls_back(coupled(Desk(PROMOTED), since=3), LEFT)
+    comes_back(desk)
+    assert desk.init() == 0
+    says_positions(desk)
+    assert desk.asked(COMMIT) == [("coordinator", COMMIT)]
+
+
+def test_a_rollback_that_is_given_up_has_the_target_take_the_next_transaction_but_one() -> None:
+    desk = rolls_back(coupled(Desk(PROMOTED), since=3), LEFT)
+    desk.stage.turn()
+    assert code_of(says_positions(desk).topics[0].partitions[0].error_code) == ILLEGAL_GENERATION
+    says_positions(desk)
+    assert desk.asked(COMMIT) == [("target", COMMIT)]
+
+
+def test_positions_that_the_source_has_not_let_into_the_transaction_are_not_committed_there() -> None:
+    desk = identified(Desk(BACK), since=FLIP + 1)
+    rolls_back(desk, GroupRoute("l"))
+    assert code_of(says_positions(desk).topics[0].partitions[0].error_code) == ILLEGAL_GENERATION
+    assert desk.asked(COMMIT) == []
 
 
 # Records of an id

@@ -26,10 +26,11 @@ from kmigrate.model.records import (
     ProvenTopic,
     TopicRecord,
     TransactionRecord,
+    WayBack,
 )
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.base.connections import LinkClusters
-from kmigrate.workflow.base.unit import PromoteProgress, decided
+from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided, group_decided
 from kmigrate.workflow.promote import topic as promote
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.outcome import given_up
@@ -382,3 +383,47 @@ def test_topics_that_are_coupled_while_they_are_in_the_line_have_one_turn() -> N
     stage = Stage(MemoryLog(LINK, *SHARED, ASKED, OTHER))
     in_line(stage, "tu", lambda: stage.log._put(BOTH.key, BOTH), most=1)
     assert stage.phases == {TopicPhase.PROMOTED}
+
+
+# A rollback of a unit with a group
+
+
+LEAVING = replace(ASKED, phase=TopicPhase.ROLLBACK_PENDING, way_back=WayBack({0: 50}))
+GOES = replace(GROUP, phase=GroupPhase.ROLLING_BACK, staged=False)
+TILL = replace(BOTH, topics=("t",), groups=("g",))
+
+
+def leaving(group: GroupRecord) -> Unit:
+    return Unit.of(MemoryLog(LINK, LEAVING, TILL, group).state, LEAVING)
+
+
+def test_a_topic_goes_back_only_with_the_groups_of_its_transactions() -> None:
+    stays = replace(GOES, phase=GroupPhase.PROMOTED, reason="members-past-routers: shop")
+    against = leaving(stays).not_asked_for()
+    assert against == (
+        "group g, whose positions its transactions commit, is not being rolled back: members-past-routers: shop"
+    )
+    with pytest.raises(Refused, match="the rollback of group g was given up: members-past-routers: shop"):
+        leaving(stays).not_staged()
+    assert leaving(GOES).not_asked_for() is None
+    assert leaving(replace(GOES, phase=GroupPhase.MIRRORED)).groups == (), "the group has gone back already"
+
+
+def test_a_topic_waits_for_a_group_that_can_be_frozen_and_then_for_its_positions() -> None:
+    progress = PromoteProgress()
+    assert progress.not_ready_with(leaving(GOES)) == ("group g, whose positions its transactions commit, is not ready")
+    progress.ready.add(GOES.key)
+    assert progress.not_ready_with(leaving(GOES)) is None
+    assert leaving(GOES).not_staged() == (
+        "the positions of group g, which its transactions commit, are not on the source yet"
+    )
+    assert leaving(replace(GOES, staged=True)).not_staged() is None
+    promoting = MemoryLog(LINK, ASKED, TILL, GROUP).state
+    assert PromoteProgress().not_ready_with(Unit.of(promoting, ASKED)) is None, "a promote waits for staged groups"
+
+
+@pytest.mark.parametrize(("phase", "back"), [(TopicPhase.PROMOTED, False), (TopicPhase.MIRRORING, True)])
+def test_a_flip_decides_for_a_group_in_its_own_direction(phase: TopicPhase, back: bool) -> None:
+    state = MemoryLog(LINK, replace(ASKED, phase=phase, unit=PromotedUnit(groups=("g",)))).state
+    assert group_decided(state, "l", "g", back=back)
+    assert not group_decided(state, "l", "g", back=not back)

@@ -6,7 +6,7 @@ After a failure the group is promoted as before, and its record has the reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +16,26 @@ import pytest
 from kmigrate.cluster.admin import GroupMember, GroupState
 from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.committed_offsets import Committed, CommittedOffset
-from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.cluster.transactions import CoordinatedTransaction
+from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.offset_map import OffsetMap, Run
 from kmigrate.model.presences import GroupReport, RouterPresence
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import GroupRecord, MisplacedRecord, RouterRecord, TopicRecord, WayBack, misplaced_key
+from kmigrate.model.records import (
+    Action,
+    Asked,
+    GroupRecord,
+    MisplacedRecord,
+    PromotedUnit,
+    RouterRecord,
+    TopicRecord,
+    TransactionRecord,
+    WayBack,
+    misplaced_key,
+)
+from kmigrate.workflow.base import open_transactions
 from kmigrate.workflow.base.offset_maps import Positions
 from kmigrate.workflow.base.unit import PromoteProgress
 from kmigrate.workflow.groups import membership, rollback
@@ -38,6 +51,10 @@ ROUTER = RouterRecord("r", "i", "h", "h:1", 1)
 TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 0})
 BACK = replace(TOPIC, phase=TopicPhase.PROMOTED, way_back=WayBack({0: 50}))
 READ = {("t", 0): CommittedOffset(60, "note")}
+WRITTEN = replace(BACK, topic="u", phase=TopicPhase.ROLLBACK_PENDING)
+"""A topic that is rolled back with the group, because transactions write it and commit the group's positions."""
+TILL = TransactionRecord("l", "till", 50, 3, 9, 8, ("u",), ("g",))
+FLIPPED = replace(WRITTEN, phase=TopicPhase.MIRRORING, way_back=None, unit=PromotedUnit(groups=("g",)))
 
 
 @dataclass
@@ -48,6 +65,7 @@ class Cluster:
     members: tuple[GroupMember, ...] = ()
     end: int = 100
     state: str = "stable"
+    kind: str = "classic"
     ends: list[int] = field(default_factory=list)
     """Log ends at the next looks."""
     refuses: list[str] = field(default_factory=list)
@@ -57,7 +75,7 @@ class Cluster:
     on_write: Callable[[], None] = lambda: None
 
     async def describe_groups(self, names: list[str]) -> dict[str, GroupState]:
-        return {name: GroupState(name, self.state, "classic", self.members) for name in names}
+        return {name: GroupState(name, self.state, self.kind, self.members) for name in names}
 
     async def refresh(self, _: object) -> None: ...
 
@@ -111,11 +129,20 @@ def given_up(made: Stage, ref: str, **spans: float) -> KmigrateError:
     assert error.value.ref == ref
     group = made.group
     assert (group.phase, group.mode, group.auto) == (GroupPhase.PROMOTED, GroupMode.FOLLOW, True)
-    assert (group.gathering, group.frozen) == (False, False)
+    assert (group.gathering, group.frozen, group.staged) == (False, False, False)
     assert group.reason.startswith(ref)
     assert group.promoted_ms == 7
     assert made.progress.waits == {}
     return error.value
+
+
+@pytest.fixture(autouse=True)
+def former_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def take_out(cluster: Cluster, group: str, marks: Collection[str]) -> None:
+        cluster.members = tuple(each for each in cluster.members if member_mark(each.member_id) not in marks)
+        cluster.done.append("take out")
+
+    monkeypatch.setattr(rollback, "take_out_former", take_out)
 
 
 @pytest.fixture(autouse=True)
@@ -157,6 +184,7 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollback, "read_positions", read)
     monkeypatch.setattr(rollback, "write_positions", write)
     monkeypatch.setattr(rollback, "group_members", members)
+
     monkeypatch.setattr(rollback, "is_mixed", is_mixed)
     monkeypatch.setattr(rollback, "GroupHold", Hold)
     monkeypatch.setattr(rollback, "PlaceholderMember", Placeholder)
@@ -171,7 +199,9 @@ def test_a_group_is_mirrored_again_with_the_targets_positions_and_their_metadata
     made = stage(replace(GROUP, mode=mode), topic)
     asyncio.run(made.run())
     assert made.source.positions == READ
-    assert made.source.done == ["leave", "release", "write"], "with a member in the group nothing can be written"
+    assert made.source.done == ["leave", "take out", "release", "write"], (
+        "with a member in the group nothing can be written"
+    )
     group = made.group
     assert (group.phase, group.mode, group.frozen, group.reason) == (GroupPhase.MIRRORED, mode, False, "")
     assert (group.written, group.left_at, group.promoted_ms) == ({"t": {0: 60}}, {}, 0)
@@ -288,18 +318,28 @@ def test_a_member_on_the_source_ends_a_rollback() -> None:
     assert "1 member(s) on the source: old-shop" in given_up(made, "member-on-source").what
 
 
+def test_members_that_came_with_the_promote_are_taken_out_of_the_sources_group_first() -> None:
+    made = stage(replace(GROUP, former=(member_mark("m-1"),)), TOPIC)
+    made.source.members = (MEMBER,)
+    asyncio.run(made.run())
+    assert made.group.phase is GroupPhase.MIRRORED
+    assert not made.source.members
+
+
 def test_a_hold_that_the_watch_has_taken_once_more_is_released_again() -> None:
     made = stage()
     made.source.refuses = ["UNKNOWN_MEMBER_ID"]
     asyncio.run(made.run())
-    assert made.source.done == ["leave", "release", "write", "release", "write"]
+    assert made.source.done == ["leave", "take out", "release", "write", "release", "write"]
 
 
 def test_a_source_that_refuses_positions_ends_a_rollback() -> None:
     made = stage()
     made.source.refuses = ["GROUP_AUTHORIZATION_FAILED"]
     assert "GROUP_AUTHORIZATION_FAILED" in given_up(made, "offsets-not-written").what
-    assert made.source.done == ["leave", "release", "write"], "the members wait meanwhile, so it is not tried again"
+    assert made.source.done == ["leave", "take out", "release", "write"], (
+        "the members wait meanwhile, so it is not tried again"
+    )
 
 
 def test_a_member_that_stays_on_the_source_unseen_ends_a_rollback() -> None:
@@ -344,7 +384,7 @@ def test_a_placeholder_joins_the_source_before_members_of_both_protocols_do() ->
     marks = tuple(map(member_mark, ("m-1", "m-2")))
     made.says(members=marks, joined=marks)
     asyncio.run(made.run())
-    assert made.source.done == ["leave", "release", "write", "take"]
+    assert made.source.done == ["leave", "take out", "release", "write", "take"]
 
 
 def test_mapped_offsets_are_translated_and_the_group_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,3 +406,153 @@ def test_a_position_beyond_the_offset_map_ends_a_rollback(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Positions, "maps", maps)
     given_up(stage(GROUP, replace(TOPIC, mapped=True)), "source-behind-group")
+
+
+# A group whose positions are committed in transactions
+
+
+@dataclass
+class Unit:
+    """The rollback of a group and of a topic that its transactions write; the topic goes on as the group lets it."""
+
+    made: Stage
+    closes: bool = True
+    """True if the transactions on the topic end."""
+    then: TopicRecord = FLIPPED
+    """The topic once the group's positions are on the source."""
+
+    def __post_init__(self) -> None:
+        self.made.progress.ready.add(WRITTEN.key)
+        self.made.log.on_append = self._on_append
+
+    def _on_append(self, record: Record | None) -> None:
+        if isinstance(record, GroupRecord) and record.staged and record.phase is GroupPhase.ROLLING_BACK:
+            self.made.log._put(WRITTEN.key, self.then)
+        elif isinstance(record, GroupRecord) and record.gathering and self.closes:
+            self.made.progress.closed.add(WRITTEN.key)
+
+    @property
+    def steps(self) -> list[tuple[GroupPhase, bool, bool, bool]]:
+        records = [each for each in self.made.log.history if isinstance(each, GroupRecord)]
+        return [(each.phase, each.gathering, each.frozen, each.staged) for each in records]
+
+
+def unit(*records: Record, **values: Any) -> Unit:
+    """Return a unit whose group has a member that a router names, and that does not join anew."""
+    made = stage(*(records or (GROUP, TOPIC, WRITTEN, TILL)))
+    made.says(members=(member_mark("m-1"),))
+    return Unit(made, **values)
+
+
+BACKWARDS, MIRRORED = GroupPhase.ROLLING_BACK, GroupPhase.MIRRORED
+
+
+def test_a_group_in_transactions_is_frozen_without_a_join_and_opens_when_its_topics_have_gone_back() -> None:
+    it = unit()
+    asyncio.run(it.made.run())
+    assert it.steps[-4:] == [
+        (BACKWARDS, True, False, False),
+        (BACKWARDS, True, True, False),
+        (BACKWARDS, True, True, True),
+        (MIRRORED, False, False, False),
+    ]
+    assert it.made.source.positions == READ
+    assert (it.made.target.done, it.made.target.members) == (["take out"], ()), "else no promote could write positions"
+    assert (it.made.group.written, it.made.group.mode) == ({"t": {0: 60}}, GroupMode.FOLLOW)
+
+
+def test_members_are_not_disturbed_before_the_topics_of_their_transactions_are_ready() -> None:
+    it = unit()
+    it.made.progress.ready.clear()
+    error = given_up(it.made, "coupled-topics", gather_s=0.2)
+    assert "u did not get ready" in error.what
+    assert not any(gathering for _, gathering, _, _ in it.steps)
+
+
+def test_a_topic_that_is_given_up_before_the_group_is_ready_ends_the_rollback_at_once() -> None:
+    """A topic that nobody has asked to roll back yet is waited for: the group's request is written first."""
+    way = WayBack({0: 50}, reason="cancelled: taken back by ann")
+    asked = replace(WRITTEN, phase=TopicPhase.PROMOTED, way_back=way, asked=Asked(Action.ROLLBACK, 9, "bob"))
+    group = replace(GROUP, asked=Asked(Action.ROLLBACK, 9, "bob"))
+    error = given_up(unit(group, TOPIC, asked, TILL).made, "coupled-topics", gather_s=300.0)
+    assert "u is not being rolled back: cancelled: taken back by ann" in error.what
+    earlier = replace(asked, asked=Asked(Action.ROLLBACK, 8, "bob"))
+    assert "did not" in given_up(unit(group, TOPIC, earlier, TILL).made, "coupled-topics", gather_s=0.2).what
+
+
+def test_a_group_is_not_frozen_while_a_transaction_of_its_unit_is_open() -> None:
+    it = unit(closes=False)
+    assert "u did not end its open transactions" in given_up(it.made, "coupled-topics", gather_s=0.2).what
+    assert not any(frozen for _, _, frozen, _ in it.steps)
+    assert it.made.source.done == []
+
+
+def test_a_topic_that_is_given_up_after_the_positions_went_over_takes_the_group_back() -> None:
+    way = WayBack({0: 50}, reason="not-drained: router r")
+    it = unit(then=replace(WRITTEN, phase=TopicPhase.PROMOTED, way_back=way))
+    assert "u is not being rolled back: not-drained: router r" in given_up(it.made, "coupled-topics").what
+    assert it.made.group.left_at == {"t": {0: 60}}, "else the watch would call these positions a commit on the source"
+
+
+@pytest.mark.parametrize(("groups", "phase"), [(("g",), MIRRORED), ((), GroupPhase.PROMOTED)])
+def test_a_group_goes_on_to_the_source_when_a_flip_has_named_it(groups: tuple[str, ...], phase: GroupPhase) -> None:
+    """The flip of a promote, which stands in the record of a promoted topic, does not count."""
+    late = replace(WRITTEN, topic="w", phase=TopicPhase.PROMOTED, unit=PromotedUnit(groups=("g",)))
+    records = (GROUP, TOPIC, WRITTEN, replace(TILL, topics=("u", "w")), replace(late, phase=WRITTEN.phase))
+    it = unit(*records, then=replace(FLIPPED, unit=PromotedUnit(groups=groups)))
+    it.made.progress.ready.add(late.key)
+    it.made.progress.closed.add(late.key)
+
+    def on_append(record: Record | None) -> None:
+        it._on_append(record)
+        if isinstance(record, GroupRecord) and record.staged:
+            it.made.log._put(late.key, late)
+
+    it.made.log.on_append = on_append
+    with pytest.raises(KmigrateError):
+        asyncio.run(it.made.run())
+    assert it.made.group.phase is phase
+
+
+def test_a_controller_that_takes_over_a_staged_group_writes_no_position_again() -> None:
+    staged = replace(GROUP, gathering=True, frozen=True, staged=True, written={"t": {0: 60}})
+    it = unit(staged, TOPIC, FLIPPED, TILL)
+    asyncio.run(it.made.run())
+    assert it.made.source.done == []
+    assert (it.made.group.phase, it.made.group.written) == (MIRRORED, {"t": {0: 60}})
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_members_of_the_new_protocol_let_go_before_the_transactions_end_if_in_time(
+    joins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollback, "_GIVING_BACK_S", 300.0 if joins else 0.0)
+    it = unit()
+    it.made.target.kind = membership.NEW_PROTOCOL
+    seen: list[bool] = []
+
+    def on_append(record: Record | None) -> None:
+        it._on_append(record)
+        if joins and isinstance(record, GroupRecord) and record.gathering and not record.frozen:
+            seen.append(GROUP.key in it.made.progress.ready)
+            it.made.joined()
+
+    it.made.log.on_append = on_append
+    asyncio.run(it.made.run())
+    assert seen == [False] * joins
+    assert it.made.group.phase is MIRRORED
+
+
+def test_an_open_transaction_that_keeps_positions_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unstable(*_: Any, **__: Any) -> Committed:
+        raise BrokerRefused("broker-refused", "OffsetFetch", code=88)
+
+    async def found(*_: Any) -> list[CoordinatedTransaction]:
+        return [CoordinatedTransaction("till", 50, 1, (("__consumer_offsets", 7),))]
+
+    it = unit(replace(GROUP, gathering=True, frozen=True), TOPIC, WRITTEN, TILL)
+    monkeypatch.setattr(rollback, "read_positions", unstable)
+    monkeypatch.setattr(open_transactions, "group_transactions", found)
+    error = given_up(it.made, "open-transaction")
+    assert "an open transaction at the target commits positions of group g" in error.what
+    assert error.still_true == "the group is promoted as before; its members read on"

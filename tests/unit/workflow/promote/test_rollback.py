@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import LogOffset, ProducerState
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import FenceAck, MirrorPresence, PartitionProgress, RouterPresence
 from kmigrate.model.records import (
     AssignmentRecord,
     BarrierRecord,
     ClusterRef,
     CopyIdentity,
+    GroupRecord,
     LeaseRecord,
     LinkRecord,
     PartitionBarrier,
@@ -34,6 +35,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.model.routes import Serve, id_shift, routing_table
 from kmigrate.workflow.base.connections import LinkClusters
+from kmigrate.workflow.base.unit import PromoteProgress
 from kmigrate.workflow.promote import barrier, transactions
 from kmigrate.workflow.promote.rollback import TopicRollback, rolled_back
 from tests.fakes.scripted_cluster import KEYS, FakeAdmin, FakeCluster, FakeRecent
@@ -73,6 +75,8 @@ class Stage:
     position: int = 100
     marks: dict[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
     recent: FakeRecent = field(default_factory=lambda: FakeRecent(()))
+    is_ready: set[str] = field(default_factory=set)
+    """Keys of the groups of the topic's unit that can be frozen."""
 
     @property
     def record(self) -> TopicRecord:
@@ -97,7 +101,7 @@ class Stage:
 
     async def run(self) -> TopicRecord:
         clusters: Any = LinkClusters(self.log, self.source, FakeAdmin(), self.target, FakeAdmin())  # type: ignore[arg-type]
-        rollback = TopicRollback("l", "t", clusters)
+        rollback = TopicRollback("l", "t", clusters, PromoteProgress(set(self.is_ready)))
         rollback.table.recent = self.recent  # type: ignore[assignment]
 
         async def engines() -> None:
@@ -245,7 +249,10 @@ def test_a_source_that_does_not_answer_in_time_is_named_and_the_topic_stays_prom
             TransactionRecord("l", "till", 1, 0, 2, 0, ("t", "u")),
             "together with topic u, which link l does not mirror (transactional id till)",
         ),
-        (TransactionRecord("l", "till", 1, 0, -1, -1, ("t",), ("g",)), "together with the offsets of group g"),
+        (
+            TransactionRecord("l", "till", 1, 0, -1, -1, ("t",), ("g",)),
+            "together with the offsets of group g, which link l does not mirror",
+        ),
     ],
 )
 def test_a_topic_is_not_fenced_for_nothing(against: Any, reason: str) -> None:
@@ -392,3 +399,52 @@ def test_a_topic_that_is_coupled_while_its_transactions_end_is_not_rolled_back(m
     assert record.phase is TopicPhase.PROMOTED
     assert record.way_back is not None
     assert "together with topic u" in record.way_back.reason
+
+
+GROUP = GroupRecord("l", "g", GroupPhase.ROLLING_BACK, 1, mode=GroupMode.FOLLOW)
+COUPLED = TransactionRecord("l", "till", 1, 0, 2, 0, ("t",), ("g",))
+
+
+def of_unit(group: GroupRecord = GROUP) -> Stage:
+    return Stage(MemoryLog(LINK, ROUTER, *SHARED, COUPLED, PENDING, group), is_ready={GROUP.key})
+
+
+def test_the_positions_of_a_group_go_over_between_the_last_transaction_and_the_fence_and_the_flip_names_the_group() -> (
+    None
+):
+    stage = of_unit()
+
+    def on_append(record: Any) -> None:
+        if isinstance(record, TopicRecord) and record.phase is TopicPhase.ROLLBACK_PENDING:
+            stage.log._put(GROUP.key, replace(GROUP, gathering=True, frozen=True, staged=True))
+
+    stage.log.on_append = on_append
+    record = ended(stage)
+    assert (record.phase, record.unit.groups) == (TopicPhase.MIRRORING, ("g",))
+    staged = next(at for at, each in enumerate(stage.log.history) if isinstance(each, GroupRecord) and each.staged)
+    assert TopicPhase.ROLLBACK_FENCING not in {
+        each.phase for each in stage.log.history[:staged] if isinstance(each, TopicRecord)
+    }
+
+
+def test_a_group_whose_positions_do_not_go_over_in_time_leaves_its_topic_promoted_without_a_fence() -> None:
+    stage = of_unit()
+    record = ended(stage)
+    assert record.way_back is not None
+    assert record.way_back.reason.startswith("coupled-group: t was not fenced: the positions of group g")
+    assert TopicPhase.ROLLBACK_FENCING not in stage.phases
+
+
+def test_a_group_that_is_given_up_leaves_its_topic_promoted_with_the_reason() -> None:
+    stage = of_unit()
+    failed = replace(GROUP, phase=GroupPhase.PROMOTED, reason="not-drained: router r")
+
+    def on_append(record: Any) -> None:
+        if isinstance(record, TopicRecord) and record.way_back is not None and record.way_back.closing:
+            stage.log._put(GROUP.key, failed)
+
+    stage.log.on_append = on_append
+    record = ended(stage)
+    assert record.way_back is not None
+    assert "is not being rolled back: not-drained: router r" in record.way_back.reason
+    assert TopicPhase.ROLLBACK_FENCING not in stage.phases

@@ -10,8 +10,8 @@ import pytest
 
 from kmigrate.cluster.client import ProducerState
 from kmigrate.errors import Refused
-from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import CopyIdentity, TopicRecord, TransactionRecord, WayBack
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import CopyIdentity, GroupRecord, TopicRecord, TransactionRecord, WayBack
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.promote import transactions
@@ -49,7 +49,12 @@ def test_what_cannot_go_back_with_a_topic_is_named_with_a_transactional_id() -> 
     told = left_behind(state_of(writer("till", "t", "n"), writer("shop", "n", groups=("g",))), TOPIC)
     assert told == f"{together} topic n, which link l does not mirror (transactional id till)"
     told = left_behind(state_of(writer("till", "t", groups=("g",))), TOPIC)
-    assert told == f"{together} the offsets of group g (transactional id till)"
+    assert told == f"{together} the offsets of group g, which link l does not mirror (transactional id till)"
+    holds = GroupRecord("l", "g", GroupPhase.PROMOTED, 1)
+    coupled = writer("till", "t", groups=("g",))
+    told = left_behind(MemoryLog(TOPIC, holds, coupled).state, TOPIC)
+    assert "the offsets of group g, which holds its members while it is mirrored" in told
+    assert left_behind(MemoryLog(TOPIC, replace(holds, mode=GroupMode.FOLLOW), coupled).state, TOPIC) == ""
     final = replace(TOPIC, topic="u")
     told = left_behind(MemoryLog(TOPIC, final, writer("till", "t", "u")).state, TOPIC)
     assert told == f"{together} topic u, which has no way back (transactional id till)"

@@ -167,8 +167,14 @@ def test_only_a_promoted_group_is_rolled_back(phase: GroupPhase, clusters: list[
 
 
 def test_a_group_whose_positions_go_into_transactions_stays(clusters: list[Estate]) -> None:
-    error = refused(estate(GROUP, TOPIC, TILL), clusters)
+    error = refused(estate(GROUP, TOPIC, replace(TILL, topics=())), clusters)
     assert (error.ref, "till" in error.what) == ("group-in-transactions", True)
+
+
+def test_a_group_is_not_taken_out_of_the_transactions_that_write_a_promoted_topic(clusters: list[Estate]) -> None:
+    error = refused(estate(GROUP, replace(PROMOTED, way_back=WayBack({0: 50})), TILL), clusters)
+    assert error.ref == "coupled-topics"
+    assert error.next_step == "roll the topics back, and the group goes with them: kmigrate rollback --link l t"
 
 
 def test_a_group_that_reads_a_topic_without_a_way_back_stays(clusters: list[Estate]) -> None:

@@ -12,11 +12,12 @@ import pytest
 
 from kmigrate.cluster.client import ProducerState
 from kmigrate.errors import Failed, Refused
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import MirrorPresence, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     Action,
+    GroupRecord,
     PartitionBarrier,
     PromoteTerms,
     RollbackTerms,
@@ -28,8 +29,16 @@ from kmigrate.model.records import (
     WayBack,
 )
 from kmigrate.model.stops import PartitionStop
-from kmigrate.workflow.base.plan import Plan
-from kmigrate.workflow.verbs import Treatment, cancel_rollback, roll_back_topics, treat_promoted, wait_rolled_back
+from kmigrate.workflow.base.plan import Finding, Plan, refuse
+from kmigrate.workflow.verbs import (
+    Treatment,
+    cancel_rollback,
+    coupled_in_rollback,
+    roll_back_topics,
+    rollback,
+    treat_promoted,
+    wait_rolled_back,
+)
 from tests.fakes.proposals import run_verb
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.promote.test_topic import LINK, ROUTER
@@ -204,3 +213,54 @@ def test_producers_that_have_to_abort_a_transaction_are_named_beforehand() -> No
     assert found.level == "warn"
     assert found.what == "each producer of topic t with transactions (till) aborts one transaction at the flip"
     assert not any(each.ref == "forced-abort" for each in rolled(connections(TOPIC), plan=True).findings)
+
+
+# Groups whose positions are committed in the topic's transactions
+
+
+GROUP = GroupRecord("l", "g", GroupPhase.PROMOTED, 1, mode=GroupMode.FOLLOW, reason="before")
+COUPLED = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",), ("g",))
+
+
+@pytest.fixture
+def against(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    """Findings of the guards of a group."""
+    found: list[Finding] = []
+
+    async def guards(*_: object) -> list[Finding]:
+        return found
+
+    monkeypatch.setattr(rollback, "rollback_guards", guards)
+    return found
+
+
+def test_a_group_goes_back_with_the_topics_of_its_transactions(against: list[Finding]) -> None:
+    it = connections(TOPIC, GROUP, COUPLED)
+    assert rolled(it).changes == ("roll back t", "roll back group g, whose positions their transactions commit")
+    group = it.log.state.group("l", "g")
+    assert (record_of(it).phase, group.phase, group.reason) == (
+        TopicPhase.ROLLBACK_PENDING, GroupPhase.ROLLING_BACK, ""
+    )  # fmt: skip
+    asked = [each for each in it.log.history if each in (record_of(it), group)]
+    assert asked == [group, record_of(it)], "a call that dies between the two is repeated for the topic"
+    assert coupled_in_rollback(it.log.state, "l", ["t"]) == [group]
+
+
+def test_a_repeated_call_asks_for_what_is_left(against: list[Finding]) -> None:
+    it = connections(TOPIC, replace(GROUP, phase=GroupPhase.ROLLING_BACK), COUPLED)
+    assert rolled(it).changes == ("roll back t",)
+
+
+def test_a_group_that_cannot_go_back_keeps_its_topic_at_the_target(against: list[Finding]) -> None:
+    against.append(refuse("members-past-routers", "group g has 1 member(s) on the target, and no router runs"))
+    it = connections(TOPIC, GROUP, COUPLED)
+    with pytest.raises(Refused, match="group g has 1 member"):
+        rolled(it)
+    assert (record_of(it), it.log.state.group("l", "g")) == (TOPIC, GROUP)
+
+
+def test_a_group_is_said_to_be_given_up_with_a_rollback_that_is_taken_back() -> None:
+    waits = replace(TOPIC, phase=TopicPhase.ROLLBACK_PENDING, way_back=replace(WAY, terms=TERMS))
+    it = connections(waits, replace(GROUP, phase=GroupPhase.ROLLING_BACK), COUPLED)
+    plan = asyncio.run(run_verb(cancel_rollback(it, None, ["t"], who="ann@desk")))
+    assert [(each.level, each.ref) for each in plan.findings] == [("warn", "coupled-group")]

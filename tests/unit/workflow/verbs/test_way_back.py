@@ -11,8 +11,15 @@ import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.errors import BrokerRefused
-from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import LatePolicy, PromoteTerms, RouterRecord, TopicRecord, TransactionRecord
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import (
+    GroupRecord,
+    LatePolicy,
+    PromoteTerms,
+    RouterRecord,
+    TopicRecord,
+    TransactionRecord,
+)
 from kmigrate.model.rights import Operations, Rights
 from kmigrate.workflow.verbs import way_back
 from kmigrate.workflow.verbs.way_back import _of_unit, way_back_findings, without_way_back
@@ -155,12 +162,17 @@ def test_a_target_that_hides_a_transactional_id_is_named() -> None:
     ("writer", "reason"),
     [
         (replace(WRITER, topics=("t", "n")), "together with topic n, which link l does not mirror"),
-        (replace(WRITER, groups=("g",)), "together with the offsets of group g (transactional id till)"),
+        (replace(WRITER, groups=("g",)), "together with the offsets of group g, which link l does not mirror"),
     ],
 )
 def test_a_topic_that_transactions_couple_has_no_way_back(writer: TransactionRecord, reason: str) -> None:
     (found,) = reasons(TOPIC, TERMS, writer)
     assert reason in found
+
+
+def test_a_topic_whose_transactions_commit_for_a_group_that_follows_has_a_way_back() -> None:
+    group = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
+    assert reasons(TOPIC, TERMS, replace(WRITER, groups=("g",)), group) == []
 
 
 def test_a_unit_has_a_way_back_if_each_of_its_topics_has_one() -> None:
