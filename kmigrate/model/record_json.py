@@ -202,22 +202,21 @@ def _read_mark(data: Any) -> ProducerMark:
 
 def _fields_reader(kind: type[Any]) -> _Read:
     hints = typing.get_type_hints(kind)
-    fields = {f.name: (hints[f.name], _reader(hints[f.name])) for f in dataclasses.fields(kind)}
+    # A value of the field's own type needs no reader, unless the type is bounded.
+    fields = {
+        f.name: (None if hints[f.name] in _BOUNDED else hints[f.name], _reader(hints[f.name]))
+        for f in dataclasses.fields(kind)
+    }
 
     def read(data: Any) -> Any:
         known: dict[str, Any] = {}
         for name, value in data.items():
-            if name in fields:
-                of, reader = fields[name]
-                as_it_is = type(value) is of and (of not in _BOUNDED or _in_bounds(value))
-                known[name] = value if as_it_is else reader(value)
+            if (field := fields.get(name)) is not None:
+                of, reader = field
+                known[name] = value if type(value) is of else reader(value)
         return kind(**known)
 
     return read
-
-
-def _in_bounds(value: Any) -> bool:
-    return type(value) is int and -_TOP <= value < _TOP
 
 
 def _listed(data: Any) -> Any:
