@@ -3,8 +3,11 @@
 At UNKNOWN_PRODUCER_ID each client does so that can ask. In Java this error is an OutOfOrderSequenceException, at which
 an application written like the example in KafkaProducer's Javadoc closes its producer. At INVALID_PRODUCER_ID_MAPPING
 Java clients from 2.5 to 3.9 ask for the next epoch, too. That error is an InvalidPidMappingException, at which the same
-application aborts and goes on. Java clients from 4.0 on end at INVALID_PRODUCER_ID_MAPPING. `docs/decisions/0019` lists
-what clients do at other codes.
+application aborts and goes on. Java clients from 4.0 on end at INVALID_PRODUCER_ID_MAPPING.
+
+kafka-python cannot ask for the next epoch. After UNKNOWN_PRODUCER_ID its commit hangs. At
+INVALID_PRODUCER_ID_MAPPING its application gets an error at once, and starts a new producer. `docs/decisions/0019`
+lists what clients do at other codes.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from kmigrate.protocol.codes import Code
 
 __all__ = ["next_epoch_code"]
 
+_KAFKA_PYTHON = "kafka-python "
 _JAVA = re.compile(r"apache-kafka-java (\d{1,9})\.(\d{1,9})\S*?(-ccs|-ce)?")
 """Name and version of Kafka's Java client (KIP-511); the suffix marks a version of Confluent Platform."""
 _OF_KAFKA = ((2, 5), (4, 0))
@@ -25,6 +29,8 @@ _OF_CONFLUENT = ((5, 5), (8, 0))
 
 def next_epoch_code(software: str) -> Code:
     """Return the code for a client that calls itself by this name and version; '' if the client has not said."""
+    if software.startswith(_KAFKA_PYTHON):
+        return Code.INVALID_PRODUCER_ID_MAPPING
     java = _JAVA.fullmatch(software)
     if java is None:
         return Code.UNKNOWN_PRODUCER_ID

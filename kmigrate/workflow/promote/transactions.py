@@ -38,8 +38,9 @@ def forced_aborts(state: State, record: TopicRecord) -> list[Finding]:
         return []
     what = f"each producer of topic {record.topic} with transactions ({_few(names)}) aborts one transaction at the flip"
     next_step = (
-        "clients of Java, librdkafka and franz-go go on after the abort; an application with aiokafka, or one with "
-        "Java's client from 4.0 on that closes its producer at OutOfOrderSequenceException, starts a new producer"
+        "clients of Java, librdkafka and franz-go go on after the abort; an application with aiokafka or kafka-python, "
+        "or one with Java's client from 4.0 on that closes its producer at OutOfOrderSequenceException, starts a new "
+        "producer"
     )
     return [warn("forced-abort", what, next_step)]
 

@@ -26,6 +26,10 @@ def test_java_clients_from_2_5_to_3_9_abort_at_an_error_at_which_applications_do
     assert next_epoch_code(software) == Code.INVALID_PRODUCER_ID_MAPPING
 
 
+def test_kafka_python_gets_an_error_at_which_its_commit_does_not_hang() -> None:
+    assert next_epoch_code("kafka-python 3.0.12") == Code.INVALID_PRODUCER_ID_MAPPING
+
+
 @pytest.mark.parametrize(
     "software",
     [
