@@ -23,7 +23,7 @@ def reports_table(reports: Sequence[ReportRecord]) -> RenderableType:
     """Return a row for each report."""
     if not reports:
         return Text("no report yet: each promote leaves one")
-    columns = ("ended", "what", "name", "action", "outcome", "fence", "pause, max", "asked by", "asked", "reason")
+    columns = ("ended", "what", "name", "action", "outcome", "fence", "pause, max", "asked by", "--asked", "reason")
     made = table(*columns, right=("fence", "pause, max"))
     for each in reports:
         made.add_row(

@@ -303,7 +303,7 @@ function showPauses(status) {
     .filter(([, held]) => held >= 0)
     .sort((a, b) => a[0] - b[0]);
   if (!flips.length) {
-    say(svg, "no writer was held yet");
+    say(svg, status.topics.some((topic) => topic.phase === "promoted") ? "no writer was held" : "no topic is promoted now");
     return;
   }
   const first = flips[0][0], last = flips[flips.length - 1][0], room = Math.max(1000, (last - first) * 0.05);
