@@ -12,9 +12,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 
 from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.final_read import read_topic
-from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from tests.integration.java_clients import SOURCES, JavaProgram
-from tests.integration.migration import Migration, fresh_migration, wait_until
+from tests.integration.migration import PATIENT, Migration, fresh_migration, wait_until
+from tests.integration.positions import committed_positions
+from tests.integration.router_world import ends as log_ends
 
 
 @pytest.fixture
@@ -200,3 +202,29 @@ def test_reading_processing_and_writing_goes_on_exactly_once_through_both_promot
     assert all(any(name in error for name in known) for error in copier.errors), copier.errors
     for topic in ("out-streams", "out-rd"):
         assert values(run.target, topic) == read
+
+
+@pytest.mark.soak
+def test_members_of_the_new_protocol_go_to_and_fro_with_the_topics_of_their_transactions(tmp_path: Path) -> None:
+    with fresh_migration(tmp_path, f"{PATIENT}straggler_window_s = 1.0\n", source_version=TARGET_VERSION) as run:
+        for topic in ("in", "out"):
+            run.make_topic(topic, 2)
+        traffic = run.run_clients([ProducerSpec("shop", "librdkafka", "in", 200.0)])
+        run.does("link", "create", "blue", "--source", "source", "--target", "target")
+        run.start("mirror", "router", "controller")
+        run.does("topic", "mirror", "in", "out")
+        run.make_group("copy-rd", "in")
+        run.does("group", "mirror", "copy-rd")
+        traffic.roll("producers", run.routers)
+        with Copier(run.routers, "copy-rd", "in", "out", protocol="consumer") as copier:
+            copier.go_on(20)
+            for verb, phase in (("promote", "promoted"), ("rollback", "mirrored")) * 2:
+                (group,) = run.does(verb, "out", "--yes")["groups"]
+                assert (group["group"], group["phase"]) == ("copy-rd", phase)
+                copier.go_on(20)
+            traffic.stop()
+            ends = dict(enumerate(log_ends(run.source.bootstrap, "in", 2)))
+            wait_until(lambda: committed_positions(run.source.client(), "copy-rd", "in") == ends, 60, copier.told)
+            copier.stop()
+        read, written = (sorted(read_topic(run.source.bootstrap, topic)) for topic in ("in", "out"))
+        assert [(each.partition, each.value) for each in written] == [(each.partition, each.value) for each in read]
