@@ -72,7 +72,7 @@ class Copier:
         self._producer = Producer({"bootstrap.servers": bootstrap, **holder}, logger=None)
         self._written = written
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Copier:
         _done(lambda: self._producer.init_transactions(60))
