@@ -351,4 +351,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def _message(failed: pytest.TestReport) -> str:
     """Return pytest's lines about the error itself, without the test's source."""
     lines = failed.longreprtext.splitlines()
-    return "\n".join(line[1:].strip() for line in lines if line.startswith("E ")) or lines[-1]
+    told = [line[1:].strip() for line in lines if line.startswith("E ") and "Full diff: (-: missing in" not in line]
+    return "\n".join(told) or lines[-1]

@@ -51,6 +51,7 @@ _TIME_LIFTS = frozenset(
         "target-behind-group",
         "topic-not-settled",
         "unknown-group",
+        "unknown-topic",
     }
 )
 """Refusals that time alone lifts: for example, the controller has yet to put a promoted topic's configs back."""
@@ -171,7 +172,7 @@ class _Rehearsal:
         for shape in self._planned.shapes:
             await admin.create_topic(shape.name, shape.partitions, shape.replicas, shape.configs)
         tries = Backoff(0.2, 1.0, within_s=self._terms.timeout_s)
-        while len((await source.refresh(list(self._shadows))).topics) < len(self._shadows):
+        while not self._shadows.keys() <= (await source.refresh(list(self._shadows))).topics.keys():
             await tries.pause(WaitTimedOut("rehearsal-slow", "the brokers do not know the shadow topics yet"))
 
     async def _mirror(self) -> None:
