@@ -107,9 +107,9 @@ def begin(run: Migration) -> None:
     run.make_topic(COPIED, 3)
     run.run_clients(
         [
-            ProducerSpec("p-rd", "librdkafka", "orders", 300.0),
+            ProducerSpec("p-rd", "librdkafka", "orders", 100.0),
             ProducerSpec("p-aio", "aiokafka", "orders", 100.0),
-            ProducerSpec("p-java", "java", "bills", 300.0),
+            ProducerSpec("p-java", "java", "bills", 100.0),
             ConsumerSpec("c-rd", "librdkafka", GROUP, TOPICS),
         ]
     )
@@ -142,7 +142,7 @@ def promote(run: Migration, *, aborts: int = 0, groups: tuple[str, ...] = ()) ->
     assert sum(each["ref"] == "forced-abort" for each in findings) == aborts, findings
     status = run.does("status")["topics"]
     assert {(each["phase"], each["way_back"]) for each in status} == {("promoted", "open")}
-    run.writers_go_on(100)
+    run.writers_go_on(50)
     run.consumers_go_on()
 
 
@@ -151,7 +151,7 @@ def roll_back(run: Migration, times: int) -> None:
     assert [(each["phase"], each["generation"]) for each in told["topics"]] == [("mirroring", times)] * len(ALL)
     assert [(each["group"], each["phase"]) for each in told["groups"]] == [(COPIERS, "mirrored")]
     assert all(0 <= each["fence_to_flip_ms"] < 10_000 for each in told["topics"]), told["topics"]
-    run.writers_go_on(100)
+    run.writers_go_on(50)
     run.consumers_go_on()
 
 
@@ -233,7 +233,7 @@ def roll_back_with_an_open_transaction(run: Migration) -> None:
         held.produce(SOLD, b"held-2", partition=1)
         held.commit_transaction(30)
     assert {(each["phase"], each["generation"]) for each in run.does("topic", "list")["topics"]} == {("mirroring", 1)}
-    run.writers_go_on(100)
+    run.writers_go_on(50)
     run.consumers_go_on()
 
 
@@ -296,14 +296,14 @@ def test_transactions_of_franz_go_go_on_after_a_forced_abort(migration: Migratio
     run.start("mirror", "router", "controller")
     run.does("topic", "mirror", SOLD)
     traffic.roll("transactional", run.routers)
-    run.writers_go_on(100)
+    run.writers_go_on(50)
     run.does("wait", "lag <= 1000", SOLD)
     for _ in range(2):
         time.sleep(1.5)  # so that no write past the router is recent
         run.does("promote", SOLD, "--yes", "--way-back")
-        run.writers_go_on(100)
+        run.writers_go_on(50)
         run.does("rollback", SOLD, "--yes")
-        run.writers_go_on(100)
+        run.writers_go_on(50)
     traffic.stop()
     wait_until(lambda: run.does("status")["topics"][0]["lag"] == 0, 20, "the copy to be complete")
     verdict = run.judge(SOLD)
@@ -334,6 +334,6 @@ def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration
     for _ in range(2):
         promote(run)
         run.again("rollback", *ALL, "--yes", during=strike)
-        run.writers_go_on(100)
+        run.writers_go_on(50)
     time.sleep(2)
     assert_clean(run, *TOPICS, but_for="commit _WAIT_COORD" if victim == "router" else None)
