@@ -18,14 +18,22 @@ from kmigrate.errors import Refused
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import ROLLING_BACK
 from kmigrate.model.records import Action, GroupRecord, TopicRecord
+from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.unit import PromoteProgress
 
-__all__ = ["CoupledTopics"]
+__all__ = ["CoupledTopics", "coupled_topics_of"]
 
 _PAUSE_S = 0.05
 _AS_BEFORE = "the group is promoted as before; its members go on at the target"
+
+
+def coupled_topics_of(state: State, group: GroupRecord, *, at_target: bool) -> list[TopicRecord]:
+    """Return the topics of a group's unit that take their writes at the target, or at the source."""
+    names, _ = unit_of(state.couplings(group.link), groups=[group.group])
+    known = (state.topic(group.link, name) for name in sorted(names))
+    return [topic for topic in known if topic is not None and topic.at_target is at_target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +47,7 @@ class CoupledTopics:
 
     def left(self) -> list[TopicRecord]:
         """Return the topics that have not gone back yet."""
-        state, link = self.log.state, self.group.link
-        names, _ = unit_of(state.couplings(link), groups=[self.group.group])
-        known = (state.topic(link, name) for name in sorted(names))
-        return [topic for topic in known if topic is not None and topic.at_target]
+        return coupled_topics_of(self.log.state, self.group, at_target=True)
 
     async def ready(self, within_s: float) -> None:
         """Wait until all topics are being rolled back, and wait only for the group."""

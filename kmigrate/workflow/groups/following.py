@@ -38,6 +38,7 @@ from kmigrate.workflow.base.unit import PromoteProgress, group_decided
 from kmigrate.workflow.groups.admission import refuse_after_trials
 from kmigrate.workflow.groups.handover import GroupHandover, HandedOver
 from kmigrate.workflow.groups.membership import (
+    GIVING_BACK_S,
     NEW_PROTOCOL,
     members_at_routers,
     named_members,
@@ -49,11 +50,6 @@ from kmigrate.workflow.groups.membership import (
 __all__ = ["FollowHandover"]
 
 _PAUSE_S = 0.1
-_GIVING_BACK_S = 15.0
-"""Longest wait until members of the new protocol (KIP-848) that commit in transactions own nothing, in seconds.
-
-By default heartbeats are five seconds apart, and work may take long. A late member has a transaction aborted.
-"""
 
 
 @dataclass(slots=True)
@@ -153,7 +149,7 @@ class FollowHandover:
                 raise Refused("coupled-topics", f"{', '.join(topics)} was not ready to be promoted with it")
             if topics:
                 self._note(f"{', '.join(topics)} to be ready to be promoted with it")
-            elif waited < _GIVING_BACK_S and (missing := await self._owning()):
+            elif waited < GIVING_BACK_S and (missing := await self._owning()):
                 self._note(f"{named_members(missing)} to give back what it reads")
                 await sleep(_PAUSE_S / 2)
             else:

@@ -21,6 +21,7 @@ from kmigrate.workflow.base.running import registered_routers
 from kmigrate.workflow.groups.misplaced import without_placeholder
 
 __all__ = [
+    "GIVING_BACK_S",
     "NEW_PROTOCOL",
     "members_at_routers",
     "named_members",
@@ -38,6 +39,11 @@ _NEW_HEARTBEATS_S = 7.0
 """The same interval for the new protocol (KIP-848), where brokers set five seconds between two heartbeats."""
 NEW_PROTOCOL = "consumer"
 """The type of a group with members of the new protocol, as librdkafka names the type."""
+GIVING_BACK_S = 15.0
+"""Longest wait until members of the new protocol (KIP-848) that commit in transactions own nothing, in seconds.
+
+By default heartbeats are five seconds apart, and work may take long. A late member has a transaction aborted.
+"""
 _PAUSE_S = 0.2
 
 

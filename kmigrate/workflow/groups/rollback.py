@@ -52,6 +52,7 @@ from kmigrate.workflow.groups.coupled_topics import CoupledTopics
 from kmigrate.workflow.groups.former import take_out_former
 from kmigrate.workflow.groups.handover import ByPartition, by_partition
 from kmigrate.workflow.groups.membership import (
+    GIVING_BACK_S,
     NEW_PROTOCOL,
     members_at_routers,
     named_members,
@@ -66,8 +67,6 @@ from kmigrate.workflow.groups.returning import against_returning, at_source, mod
 __all__ = ["GroupRollback"]
 
 _PAUSE_S = 0.1
-_GIVING_BACK_S = 15.0
-"""Longest wait until members of the new protocol that commit in transactions own nothing, as in a promote."""
 _GIVING_UP_S = 2.0
 """Longest wait for the source's positions when a rollback is given up; the members wait meanwhile."""
 _OF_A_MEMBER = frozenset({Code.UNKNOWN_MEMBER_ID.name, Code.REBALANCE_IN_PROGRESS.name})
@@ -162,7 +161,7 @@ class GroupRollback:
 
     async def _let_go(self) -> None:
         """Give members of the new protocol time to give back what they read (rule F)."""
-        deadline = monotonic() + _GIVING_BACK_S
+        deadline = monotonic() + GIVING_BACK_S
         while monotonic() < deadline and (missing := await self._owning()):
             self.progress.note(self.key, f"{named_members(missing)} to give back what it reads")
             await self.log.changed(_PAUSE_S)

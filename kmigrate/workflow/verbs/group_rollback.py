@@ -29,6 +29,7 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.offset_maps import Positions
 from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 from kmigrate.workflow.base.running import registered_routers
+from kmigrate.workflow.groups.coupled_topics import coupled_topics_of
 from kmigrate.workflow.groups.membership import NEW_PROTOCOL, named_members
 from kmigrate.workflow.groups.misplaced import misplaced_findings, misplaced_in, seen_members, without_placeholder
 from kmigrate.workflow.groups.readers import settled_groups
@@ -145,10 +146,7 @@ async def _rights(source: ClusterClient, group: str) -> list[Finding]:
 
 def _transactions(state: State, record: GroupRecord) -> list[Finding]:
     """Refuse a group alone whose positions are committed in transactions: it goes back with their topics."""
-    coupled, _ = unit_of(state.couplings(record.link), groups=[record.group])
-    known = (state.topic(record.link, name) for name in sorted(coupled))
-    topics = [topic.topic for topic in known if topic is not None and topic.at_target]
-    if topics:
+    if topics := [each.topic for each in coupled_topics_of(state, record, at_target=True)]:
         what = f"transactions that commit positions of group {record.group} write {', '.join(topics)}"
         together = advised("rollback", record.link, *topics)
         return [refuse("coupled-topics", what, f"roll the topics back, and the group goes with them: {together}")]

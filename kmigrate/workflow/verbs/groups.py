@@ -46,6 +46,7 @@ from kmigrate.workflow.groups.admission import (
     refused_member_findings,
     refused_members,
 )
+from kmigrate.workflow.groups.coupled_topics import coupled_topics_of
 from kmigrate.workflow.groups.membership import outsiders, reports_on
 from kmigrate.workflow.groups.misplaced import members_at_target, misplaced_findings, seen_members
 from kmigrate.workflow.groups.readers import GroupReads, group_reads, read_logs
@@ -198,9 +199,7 @@ def _auto_findings(state: State, link: str, groups: Sequence[str]) -> list[Findi
 
 def unpromoted_topics(state: State, record: GroupRecord) -> list[str]:
     """Return the topics, not promoted yet, that are written in the transactions that commit the group's positions."""
-    topics, _ = unit_of(state.couplings(record.link), groups=[record.group])
-    known = {topic: state.topic(record.link, topic) for topic in sorted(topics)}
-    return [topic for topic, each in known.items() if each is not None and not each.at_target]
+    return [each.topic for each in coupled_topics_of(state, record, at_target=False)]
 
 
 def _changes_mode(record: GroupRecord, asked: str) -> bool:

@@ -364,7 +364,7 @@ def test_a_group_in_transactions_is_frozen_when_its_members_of_the_new_protocol_
 
     Otherwise the members learn in the middle of a transaction that the group has opened, and abort the transaction.
     """
-    monkeypatch.setattr(following, "_GIVING_BACK_S", 30.0 if joins else 1.0)
+    monkeypatch.setattr(following, "GIVING_BACK_S", 30.0 if joins else 1.0)
     made = stage(GROUP, TILL, TOPIC)
     made.source = Source(kind=kind)
     made.says(members=(member_mark("m-1"),))

@@ -526,7 +526,7 @@ def test_a_controller_that_takes_over_a_staged_group_writes_no_position_again() 
 def test_members_of_the_new_protocol_let_go_before_the_transactions_end_if_in_time(
     joins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollback, "_GIVING_BACK_S", 300.0 if joins else 0.0)
+    monkeypatch.setattr(rollback, "GIVING_BACK_S", 300.0 if joins else 0.0)
     it = unit()
     it.made.target.kind = membership.NEW_PROTOCOL
     seen: list[bool] = []
