@@ -63,7 +63,8 @@ class Copier:
         config = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
         config["group.protocol"] = protocol
         if protocol == "classic":
-            config["heartbeat.interval.ms"] = 500  # a heartbeat tells the member that it is unknown after a flip
+            # After a flip a heartbeat tells the member that the group does not know the member.
+            config["heartbeat.interval.ms"] = 500
         self._consumer = Consumer({"bootstrap.servers": bootstrap, **config}, logger=None)
         # With callbacks, rebalances happen only in consume(): between two calls the assignment stays.
         self._consumer.subscribe([read], on_assign=self._rebalanced, on_revoke=self._rebalanced)

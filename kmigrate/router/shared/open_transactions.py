@@ -36,9 +36,9 @@ class OpenTransaction:
     keys: set[str] = field(default_factory=set)
     """Keys of the topics at which the transaction counts."""
     groups: set[str] = field(default_factory=set)
-    """At a source: groups for which the transaction may commit while they are frozen, because it was open before.
+    """Groups for which the transaction commits.
 
-    At the target: groups that the transaction commits for.
+    At a source, only groups for which the transaction may commit behind a freeze: the transaction was open before.
     """
     asking: list[object] = field(default_factory=list)
     """Connections with a request that the cluster has not answered; meanwhile the cluster's reports may be old."""
@@ -74,7 +74,7 @@ class TargetTransactions:
     overtaken: dict[str, float] = field(default_factory=dict)
     """Ids that commit a group's offsets, with the time of its opening: the next transaction's input may be older."""
     taken_back: dict[str, float] = field(default_factory=dict)
-    """The same for groups that a rollback has opened at the source."""
+    """Ids that commit a group's offsets, with the time at which a rollback opened the group at the source."""
     _heard: Counter[str] = field(default_factory=Counter)
     """Number of connections that have heard of each id."""
 

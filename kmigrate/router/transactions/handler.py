@@ -26,11 +26,11 @@ F  If a partition's sequences at the target go on from the source's, the partiti
 G  A transactional id couples the topics and groups that the source has let it write. For a topic or group outside the
    id's record, the router first asks the source. Then it counts the transaction there, so that fences wait for it, and
    writes the coupling down. Only then the client is answered, and batches are written.
-H  After a group has opened at the other cluster, the first transaction of an id that commits for the group is refused
-   its commit (ILLEGAL_GENERATION). The client does that transaction again. Its input may have been read before the
-   group opened, and another member reads that input again. The commit's member id and epoch do not reveal this: a
-   member of the new protocol (KIP-848) joins the group by itself, under its old member id, before the application asks
-   for both.
+H  After a group has opened at the other cluster, the router refuses the first commit of each id that commits for the
+   group (ILLEGAL_GENERATION). The client repeats that transaction. The transaction's input may have been read before
+   the group opened, and another member reads that input again. The commit's member id and epoch do not reveal this: a
+   member of the new protocol (KIP-848) keeps the old member id, and joins the group before the application asks for
+   both.
 I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked before
    a client is refused (`source_identities`).
 J  From a topic's first rollback on, an identity ends at each flip of a topic that it may have written: the cluster that
@@ -163,7 +163,7 @@ class TransactionHandler:
         return (yield from self._add_offsets(txn))
 
     def _in_view(self, txn: TxnRequest) -> bool:
-        """Return whether it matters here where the id has a transaction open: at a source, or during a rollback."""
+        """Return whether an open transaction of the id decides here: while a source is mirrored, or in a rollback."""
         table = self._shared.table
         begins = txn.head.api_key != ApiKey.END_TXN
         return bool(table.mirroring) or (begins and bool(table.routes.fenced or table.followed))
@@ -419,7 +419,7 @@ class TransactionHandler:
         return (yield from self._commit_at_source(txn, route.link, group))
 
     def _has_opened(self, txn: TxnRequest, route: GroupRoute | None) -> bool:
-        """Return whether the transaction may have begun before its group opened at this cluster (rule H)."""
+        """Return whether the transaction may have begun before the group opened at this cluster (rule H)."""
         at_target, now = self._shared.open_at_target, self._client.now()
         if route is not None:
             return not route.at_target and at_target.overtakes(txn.name, now, back=True)

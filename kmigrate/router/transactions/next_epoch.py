@@ -1,12 +1,13 @@
 """The error code at which a client aborts its transaction and asks for the next epoch of its producer id (KIP-360).
 
-At UNKNOWN_PRODUCER_ID each client does so that can ask. In Java this error is an OutOfOrderSequenceException, at which
-an application written like the example in KafkaProducer's Javadoc closes its producer. At INVALID_PRODUCER_ID_MAPPING
-Java clients from 2.5 to 3.9 ask for the next epoch, too. That error is an InvalidPidMappingException, at which the same
-application aborts and goes on. Java clients from 4.0 on end at INVALID_PRODUCER_ID_MAPPING.
+Each client that can ask for the next epoch asks at UNKNOWN_PRODUCER_ID. In Java this error is an
+OutOfOrderSequenceException. At this exception an application written like the example in KafkaProducer's Javadoc closes
+the producer. At INVALID_PRODUCER_ID_MAPPING Java clients from 2.5 to 3.9 ask for the next epoch, too. That error is an
+InvalidPidMappingException, at which the same application aborts and goes on. Java clients from 4.0 on end at
+INVALID_PRODUCER_ID_MAPPING.
 
 kafka-python cannot ask for the next epoch. After UNKNOWN_PRODUCER_ID its commit hangs. At
-INVALID_PRODUCER_ID_MAPPING its application gets an error at once, and starts a new producer. `docs/decisions/0019`
+INVALID_PRODUCER_ID_MAPPING the application gets an error at once, and starts a new producer. `docs/decisions/0019`
 lists what clients do at other codes.
 """
 
