@@ -119,7 +119,8 @@ class KafkaCluster:
         pairs = {each.node: (each.port, each.controller_port) for each in brokers.values()}
         for broker in brokers.values():
             broker.folder.mkdir(parents=True, exist_ok=True)
-            secured = security.broker_properties(*pairs[broker.node]) if security else {}
+            controller_port = broker.controller_port if zookeeper is None else None
+            secured = security.broker_properties(broker.port, controller_port) if security else {}
             own = {key: value.replace("{node}", str(broker.node)) for key, value in spec.config.items()}
             config = {**secured, **own}
             properties = broker_properties(broker.node, pairs, broker.folder / "data", config, zookeeper)

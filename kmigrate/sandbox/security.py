@@ -137,18 +137,18 @@ class SandboxSecurity:
         key.chmod(0o600)
         return made, key
 
-    def broker_properties(self, port: int, controller_port: int) -> dict[str, str]:
-        """Return both listeners' properties (TLS, SASL), with an authorizer: all but super users need an ACL."""
+    def broker_properties(self, port: int, controller_port: int | None) -> dict[str, str]:
+        """Return the properties of a broker with TLS, SASL and an authorizer: all but super users need an ACL.
+
+        `controller_port`: the port of the controller's listener; None for a broker with a ZooKeeper.
+        """
         return {
-            "listeners": f"SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+            "listeners": f"SASL_SSL://127.0.0.1:{port}",
             "advertised.listeners": f"SASL_SSL://127.0.0.1:{port}",
-            "listener.security.protocol.map": "CONTROLLER:SASL_SSL,SASL_SSL:SASL_SSL",
+            "listener.security.protocol.map": "SASL_SSL:SASL_SSL",
             "inter.broker.listener.name": "SASL_SSL",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
-            "sasl.mechanism.controller.protocol": "PLAIN",
-            f"listener.name.{_CONTROLLER_LISTENER}.sasl.enabled.mechanisms": "PLAIN",
-            f"listener.name.{_CONTROLLER_LISTENER}.plain.sasl.jaas.config": self._plain_users(("broker",)),
             f"listener.name.{_CLIENT_LISTENER}.plain.sasl.jaas.config": self._plain_users(USERS),
             **{
                 f"listener.name.{_CLIENT_LISTENER}.{mechanism}.sasl.jaas.config": (
@@ -160,8 +160,19 @@ class SandboxSecurity:
             "ssl.keystore.location": str(self.folder / "broker.keystore.pem"),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.ca_file),
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
             "super.users": "User:broker;User:admin",
+            **(self._kraft_properties(port, controller_port) if controller_port is not None else {}),
+        }
+
+    def _kraft_properties(self, port: int, controller_port: int) -> dict[str, str]:
+        return {
+            "listeners": f"SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+            "listener.security.protocol.map": "CONTROLLER:SASL_SSL,SASL_SSL:SASL_SSL",
+            "sasl.mechanism.controller.protocol": "PLAIN",
+            f"listener.name.{_CONTROLLER_LISTENER}.sasl.enabled.mechanisms": "PLAIN",
+            f"listener.name.{_CONTROLLER_LISTENER}.plain.sasl.jaas.config": self._plain_users(("broker",)),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         }
 
     def admit(self, bootstrap: str, permits: Iterable[Permit]) -> None:

@@ -26,9 +26,15 @@ def test_every_cluster_has_an_authority_and_passwords_of_its_own(tmp_path: Path)
 
 def test_no_listener_of_a_secure_broker_is_open_to_all(tmp_path: Path) -> None:
     security = SandboxSecurity.create(tmp_path / "s")
-    properties = security.broker_properties(1001, 1002)
-    assert "PLAINTEXT" not in properties["listener.security.protocol.map"]
-    assert properties["super.users"] == "User:broker;User:admin"
+    for controller_port in (1002, None):  # with KRaft, with a ZooKeeper
+        properties = security.broker_properties(1001, controller_port)
+        listeners = properties["listeners"].split(",")
+        assert "SASL_SSL://127.0.0.1:1001" in listeners and len(listeners) == 1 + (controller_port is not None)
+        assert "PLAINTEXT" not in properties["listener.security.protocol.map"]
+        assert properties["super.users"] == "User:broker;User:admin"
+        assert properties["authorizer.class.name"].endswith(
+            "StandardAuthorizer" if controller_port else "AclAuthorizer"
+        )
     assert security.access("kmigrate").librdkafka()["sasl.password"] not in security.access("kmigrate").toml()
 
 
