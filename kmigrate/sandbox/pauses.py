@@ -124,9 +124,9 @@ class Timeline:
             wait for slot, window in windows.items() for wait in self.producer_pauses(window, slot).values()
         )
 
-    def baseline_ack_ms(self, before: int | None = None) -> Percentiles:
-        """Return percentiles of ordinary acknowledgement times: all sends answered before a moment (epoch ns)."""
-        return _baseline(self._sends.values(), before)
+    def baseline_ack_ms(self, before: int | None = None, after: int = 0) -> Percentiles:
+        """Return percentiles of ordinary acknowledgement times: all sends between two moments (epoch ns)."""
+        return _baseline(self._sends.values(), before, after)
 
     # -- consumers -----------------------------------------------------------------------------
 
@@ -174,5 +174,7 @@ def _gaps(reads: Iterable[_Instant]) -> Iterator[_Span]:
         yield _Span(earlier.t, later.t, later.m - earlier.m)
 
 
-def _baseline(waits: Iterable[Iterable[_Span]], before: int | None) -> Percentiles:
-    return percentiles(span.wait for spans in waits for span in spans if before is None or span.end < before)
+def _baseline(waits: Iterable[Iterable[_Span]], before: int | None, after: int = 0) -> Percentiles:
+    return percentiles(
+        span.wait for spans in waits for span in spans if span.start >= after and (before is None or span.end < before)
+    )

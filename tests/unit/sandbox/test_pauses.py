@@ -46,6 +46,7 @@ def test_the_baseline_ends_where_the_first_window_begins() -> None:
     timeline = Timeline.of([*send(0, 4, 0), *send(10, 16, 1), *send(20, 900, 2)])
     assert timeline.baseline_ack_ms(EPOCH + 20 * MS).as_json() == {"p50": 4.0, "p99": 6.0, "max": 6.0, "of": 2}
     assert timeline.baseline_ack_ms().max == 880.0
+    assert timeline.baseline_ack_ms(after=EPOCH + 1000 * MS).of == 0
 
 
 def test_the_gap_of_a_group_is_the_longest_time_between_two_reads_around_the_moment() -> None:
