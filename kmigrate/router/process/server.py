@@ -57,7 +57,7 @@ _SHARE = 0.1
 """Greatest part of the time that making announcements may take: each state record causes one."""
 _LONGEST_GAP_S = 0.02
 """Longest time for which an announcement is put off: a fence waits for announcements."""
-_BEHIND_FENCE_S = 0.05
+_BEHIND_FENCE_S = 0.1
 """Time for which an announcement is put off while writers wait for a flip, and the fence was acknowledged already."""
 
 
@@ -79,7 +79,7 @@ class Router:
         self._registration = Registration(log, settings.name, settings.told_host, instance)
         self._failed: asyncio.Future[None] | None = None
         self._tasks = TaskOwner(self._on_failure)
-        self._clusters = Clusters(target, source_client, self._tasks, self._brokers_changed, self._announce_now)
+        self._clusters = Clusters(target, source_client, self._tasks, self._brokers_changed, self._drained)
         book = AddressBook(settings.node_id_offset)
         self._shared = SharedState(
             settings,
@@ -105,6 +105,8 @@ class Router:
         self._serving = False
         self._announces = False
         """True if an announcement is about to be made."""
+        self._put_off: asyncio.TimerHandle | None = None
+        """The timer of an announcement that is put off while writers wait for a flip."""
         self._acknowledged: Mapping[str, FenceAck] = {}
         """The newest announced reports on fenced topics."""
         self._announced_at = self._announced_s = 0.0
@@ -456,8 +458,17 @@ class Router:
         its fence and its flip, and the announcements of all routers after each would delay the flip by milliseconds.
         """
         fences = self._shared.forwards.fences(self._shared.table)
-        if fences and fences == self._acknowledged:
-            asyncio.get_running_loop().call_later(_BEHIND_FENCE_S, self._announce_now)
+        if not fences or fences != self._acknowledged:
+            self._announce_now()
+        elif self._put_off is None:
+            self._put_off = asyncio.get_running_loop().call_later(_BEHIND_FENCE_S, self._announce_now)
+
+    def _drained(self) -> None:
+        """Announce that something ended behind a fence; at once if no fenced topic waits for this router any more."""
+        fences = self._shared.forwards.fences(self._shared.table)
+        news = fences and fences != self._acknowledged
+        if self._serving and news and not any(ack.in_flight for ack in fences.values()):
+            self._tasks.start(self._tell())
         else:
             self._announce_now()
 
@@ -475,6 +486,13 @@ class Router:
         if (pause := self._announced_at + gap - monotonic()) > 0:
             await sleep(pause)
         self._announces = False
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Announce the present state of this router."""
+        if self._put_off is not None:
+            self._put_off.cancel()
+            self._put_off = None
         began = monotonic()
         presence = self.presence()
         self._acknowledged = presence.fences

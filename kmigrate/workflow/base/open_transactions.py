@@ -13,6 +13,7 @@ from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.retry import Backoff
+from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import Code
 from kmigrate.state.log import StateLog
 
@@ -25,14 +26,17 @@ Result = TypeVar("Result")
 async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord, deadline: float) -> None:
     """Wait until no routed transaction is open on a topic at the source, also where its router has forgotten it.
 
-    A coordinator answers an EndTxn before the markers are written, and a barrier must lie behind the markers.
+    A coordinator answers an EndTxn before the markers are written, and a barrier must lie behind the markers. No
+    transaction begins behind the fence, so both questions may be asked at once: a "none" of either stays true.
     """
     routed = {t.source_id: t.name for t in state.transactions(record.link) if record.topic in t.topics}
     tries = Backoff(_PAUSE_S, within_s=deadline - monotonic())
     while routed:
-        topics = await open_topics(source, routed.values()) or {}
-        names = {name for name, of_name in topics.items() if record.topic in of_name}
-        for _, producers in (await source.describe_producers(record.topic_partitions)).values():
+        topics, described = await together(
+            open_topics(source, routed.values()), source.describe_producers(record.topic_partitions)
+        )
+        names = {name for name, of_name in (topics or {}).items() if record.topic in of_name}
+        for _, producers in described.values():
             names |= {routed[p.producer_id] for p in producers if p.txn_start_offset >= 0 and p.producer_id in routed}
         if not names:
             return

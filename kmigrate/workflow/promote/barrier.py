@@ -66,16 +66,15 @@ class BarrierTable:
         """A fence, its barrier, and the marks that were read while the barrier's record was written."""
 
     async def read_early(self, record: TopicRecord, deadline: float) -> None:
-        """Read the marks below a barrier whose record is being written, and keep the marks for `store`."""
+        """Read the marks below a barrier whose record is being written, and keep the marks for `marks_of`."""
         self._early = record.newest_fence, record.newest_barrier, await self.read(record, deadline)
 
-    async def store(self, record: TopicRecord, deadline: float) -> None:
-        """Write the table of a barrier, from the marks that were read early, or from marks that are read now."""
+    async def marks_of(self, record: TopicRecord, deadline: float) -> _Marks:
+        """Return the marks below a barrier that were read early, or marks that are read now."""
         early, self._early = self._early, None
         if early is not None and early[:2] == (record.newest_fence, record.newest_barrier):
-            await self.write(record, early[2])
-        else:
-            await self.write(record, await self.read(record, deadline))
+            return early[2]
+        return await self.read(record, deadline)
 
     async def read(self, record: TopicRecord, deadline: float) -> _Marks:
         """Return the producer marks below the barrier, which must be known; Refused for an open transaction."""

@@ -329,13 +329,21 @@ class TopicRollback:
             except WaitTimedOut as late:
                 raise Refused("barrier-not-reached", late.what) from late
 
-        await together(arrival(), self.table.store(record, deadline))
-        if self._record(self.log.state) != record:
+        async def checked() -> bool:
+            """Return False where the record has changed."""
+            await arrival()
+            if self._record(self.log.state) != record:
+                return False
+            self.progress.at_barrier.add(self.key)
+            await self.progress.wait_for_unit(self.log, record, deadline)
+            barrier = {p: each.offset for p, each in record.newest_barrier.items()}
+            await self.check.run(record, lambda: barrier, deadline)
+            return True
+
+        marks = await self.table.marks_of(record, deadline)  # before the log ends are asked for again
+        unchanged, _ = await together(checked(), self.table.write(record, marks))
+        if not unchanged:
             return
-        self.progress.at_barrier.add(self.key)
-        await self.progress.wait_for_unit(self.log, record, deadline)
-        barrier = {p: each.offset for p, each in record.newest_barrier.items()}
-        await self.check.run(record, lambda: barrier, deadline)
         self.progress.proven[self.key] = record, ProvenTopic(record.newest_fence)
         await self.progress.wait_proven(self.log, record, deadline)
         await self._flip(record)

@@ -373,11 +373,15 @@ class TopicPromotion:
             except WaitTimedOut as late:
                 raise Refused("barrier-not-reached", late.what) from late
 
+        async def checked() -> dict[int, int]:
+            await arrival()
+            self.progress.at_barrier.add(self.key)
+            await self.progress.wait_for_unit(self.log, record, deadline)
+            return await self.check.run(record, partial(self._target_ends, record), deadline)
+
+        marks = await self.table.marks_of(record, deadline)  # before the log ends are asked for again (rule B)
         rules = put_in_force(record, self.clusters.target, self.clusters.target_admin, deadline)
-        await together(arrival(), self.table.store(record, deadline), rules)
-        self.progress.at_barrier.add(self.key)
-        await self.progress.wait_for_unit(self.log, record, deadline)
-        ends = await self.check.run(record, partial(self._target_ends, record), deadline)
+        ends, _, _ = await together(checked(), self.table.write(record, marks), rules)
         self.progress.proven[self.key] = record, ProvenTopic(record.fence_epoch, ends if record.mapped else {})
         await self.progress.wait_proven(self.log, record, deadline)
         await self._flip(record)

@@ -12,6 +12,7 @@ import pytest
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import ClusterRef, LinkRecord, PartitionBarrier, TopicRecord
+from kmigrate.net.retry import until
 from kmigrate.router.process.clusters import Clusters
 from kmigrate.router.process.server import Router
 from kmigrate.router.settings import RouterSettings
@@ -40,17 +41,27 @@ class Heard(MemoryLog):
         await asyncio.sleep(timeout)
 
 
-def test_a_router_puts_announcements_off_behind_a_fence_that_it_has_acknowledged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def alone(monkeypatch: pytest.MonkeyPatch, log: Heard) -> Router:
+    """Return a router whose target has no topic and no broker."""
     monkeypatch.setattr(Clusters, "learn_target", nothing)
     monkeypatch.setattr(Clusters, "follow", lambda *_: None)
     target = SimpleNamespace(metadata=SimpleNamespace(topics={}, brokers={}), refresh=nothing, close=nothing)
+    settings = RouterSettings(name="edge", host="127.0.0.1", port=free_ports(1)[0])
+    return Router(settings, cast("Any", target), lambda _: cast("Any", target), cast("Any", log), "i1")
 
+
+async def next_of(log: Heard, count: int) -> RouterPresence:
+    """Wait until so many announcements were made, and return the last one."""
+    assert await until(lambda: len(log.heard) >= count, every_s=0.001, within_s=30)
+    return log.heard[count - 1]
+
+
+def test_a_router_puts_announcements_off_behind_a_fence_that_it_has_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scene() -> list[tuple[str, int]]:
-        log, (port,) = Heard(LINK), free_ports(1)
-        settings = RouterSettings(name="edge", host="127.0.0.1", port=port)
-        router = Router(settings, cast("Any", target), lambda _: cast("Any", target), cast("Any", log), "i1")
+        log = Heard(LINK)
+        router = alone(monkeypatch, log)
         await router.start()
         told: list[tuple[str, int]] = []
 
@@ -65,8 +76,10 @@ def test_a_router_puts_announcements_off_behind_a_fence_that_it_has_acknowledged
         try:
             await goes_on("fencing", FENCING)
             fenced = replace(FENCING, phase=TopicPhase.FENCED, barrier={0: PartitionBarrier(5, 0)})
-            await goes_on("fenced", fenced)
             before = len(log.heard)
+            await goes_on("fenced", fenced)
+            router._announce_soon()  # as after any other record of the state log
+            await next_of(log, before + 1)
             await asyncio.sleep(0.1)
             told.append(("later", len(log.heard) - before))
             await goes_on("promoted", replace(fenced, phase=TopicPhase.PROMOTED))
@@ -76,3 +89,28 @@ def test_a_router_puts_announcements_off_behind_a_fence_that_it_has_acknowledged
         return told
 
     assert asyncio.run(scene()) == [("fencing", 1), ("fenced", 0), ("later", 1), ("promoted", 1)]
+
+
+def test_a_router_announces_at_once_that_nothing_is_in_flight_behind_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kmigrate.router.process.server._LONGEST_GAP_S", 3600.0)
+
+    async def scene() -> None:
+        log = Heard(LINK)
+        router = alone(monkeypatch, log)
+        await router.start()
+        try:
+            router._shared.forwards.sent(FENCING.key, 2)
+            await log.append(lambda _: FENCING)
+            router._announced_s = 0.0
+            router._swap()
+            fenced = await next_of(log, len(log.heard) + 1)
+            assert fenced.fences[FENCING.key].in_flight == 2
+            router._announced_s = 3600.0  # the next announcement would wait for an hour
+            assert router._shared.forwards.resolved(FENCING.key, 2)
+            router._clusters.drained()
+            drained = await next_of(log, len(log.heard) + 1)
+            assert drained.fences[FENCING.key].in_flight == 0
+        finally:
+            await router.close()
+
+    asyncio.run(scene())
