@@ -381,7 +381,7 @@ class TopicPromotion:
 
         marks = await self.table.marks_of(record, deadline)  # before the log ends are asked for again (rule B)
         rules = put_in_force(record, self.clusters.target, self.clusters.target_admin, deadline)
-        ends, _, _ = await together(checked(), self.table.write(record, marks), rules)
+        ends, _ = await together(checked(), together(self.table.write(record, marks), rules))
         self.progress.proven[self.key] = record, ProvenTopic(record.fence_epoch, ends if record.mapped else {})
         await self.progress.wait_proven(self.log, record, deadline)
         await self._flip(record)
