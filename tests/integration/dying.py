@@ -35,9 +35,9 @@ from kmigrate.protocol.api import ApiKey
 from kmigrate.state.log import StateLog
 from kmigrate.state.topics import STATE_TOPIC
 
-__all__ = ["ADMIN", "COPY", "DIES_AT", "UNCOUNTED", "WRITES_TO", "DurableWrites", "name_of", "watched"]
+__all__ = ["ADMIN", "COPY", "DIES_AT", "DIES_BY", "UNCOUNTED", "WRITES_TO", "DurableWrites", "name_of", "watched"]
 
-DIES_AT, WRITES_TO = "DIES_AT", "WRITES_TO"
+DIES_AT, DIES_BY, WRITES_TO = "DIES_AT", "DIES_BY", "WRITES_TO"
 ADMIN = frozenset({
     "alter_topic_configs", "create_acls", "create_partitions", "create_topic", "delete_acls", "delete_groups",
     "delete_topic",
@@ -171,9 +171,8 @@ def _by_admin(writes: DurableWrites, name: str) -> Callable[..., Awaitable[Any]]
 def main() -> int:
     from kmigrate.cli.app import main as kmigrate
 
-    writes = DurableWrites(
-        os.environ.get(DIES_AT, ""), os.environ.get(WRITES_TO, ""), lambda: os.kill(os.getpid(), signal.SIGKILL)
-    )
+    by = signal.Signals[os.environ.get(DIES_BY, signal.SIGKILL.name)]
+    writes = DurableWrites(os.environ.get(DIES_AT, ""), os.environ.get(WRITES_TO, ""), lambda: os.kill(os.getpid(), by))
     with ExitStack() as patches:
         watched(writes, patches)
         return kmigrate(sys.argv[1:])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
@@ -55,22 +56,30 @@ class Copier:
     """Read-process-write by librdkafka, in a thread: offsets are committed in the producer's transactions."""
 
     def __init__(
-        self, bootstrap: str, group: str, read: str, written: str, number: str = "x", protocol: str = "classic"
+        self,
+        bootstrap: str,
+        group: str,
+        read: str,
+        written: str,
+        number: str = "x",
+        protocol: str = "classic",
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
+        """Create a copier; `settings` are settings of both clients, besides the usual ones."""
         self.errors: list[str] = []
         """Errors of transactions; the copier goes on after an abort."""
         self.committed = 0
-        config = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
+        both = {"bootstrap.servers": bootstrap, "log_level": 0, **(settings or {})}
+        config = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
         config["group.protocol"] = protocol
         if protocol == "classic":
             # After a flip a heartbeat tells the member that the group does not know the member.
             config["heartbeat.interval.ms"] = 500
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, **config}, logger=None)
+        self._consumer = Consumer({**both, **config}, logger=None)
         # With callbacks, rebalances happen only in consume(): between two calls the assignment stays.
         self._consumer.subscribe([read], on_assign=self._rebalanced, on_revoke=self._rebalanced)
         self._moved = False
-        holder = {"transactional.id": f"{group}-{number}", "log_level": 0}
-        self._producer = Producer({"bootstrap.servers": bootstrap, **holder}, logger=None)
+        self._producer = Producer({**both, "transactional.id": f"{group}-{number}"}, logger=None)
         self._written = written
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

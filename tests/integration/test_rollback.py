@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from confluent_kafka import Producer
 
 from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.net.clock import now_ms
 from kmigrate.protocol.codes import Code
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
 from kmigrate.sandbox.kafka import SOURCE_VERSION
+from tests.integration.dying import DIES_AT, DIES_BY, WRITES_TO
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import PATIENT, Migration, assert_clean, fresh_migration, wait_until
 from tests.integration.positions import committed_positions
@@ -237,6 +242,31 @@ def roll_back_with_an_open_transaction(run: Migration) -> None:
     run.consumers_go_on()
 
 
+def end_copier(run: Migration, copier: Copier) -> None:
+    """Stop the live clients, and then the copier once it has committed the ends of the logs at the source."""
+    assert run.traffic is not None
+    run.traffic.stop()
+    written = dict(enumerate(ends(run.source.bootstrap, "orders")))
+    wait_until(lambda: committed_positions(run.source.client(), COPIERS, "orders") == written, 60, copier.told)
+    copier.stop()
+
+
+def assert_copied(run: Migration, copier: Copier) -> dict[str, list[FinalRecord]]:
+    """Check that both clusters hold the same records, and that the copier copied each record once; return them."""
+    wait_until(lambda: all(each["lag"] == 0 for each in run.does("status")["topics"]), 20, "the copy to be complete")
+    stored: dict[str, list[FinalRecord]] = {}
+    for topic in ALL:
+        source, target = records(run, topic)
+        assert source == target, topic
+        stored[topic] = target
+    copied = {name: [(r.partition, r.value) for r in stored[name]] for name in ("orders", COPIED)}
+    assert copied["orders"] == copied[COPIED], "each record was processed once, in order"
+    # _STATE: the offsets were sent when an error of a record had ended the transaction.
+    known = ("UNKNOWN_PRODUCER_ID", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "_STATE")
+    assert [error for error in copier.errors if error.split(":")[0] not in known] == []
+    return stored
+
+
 def test_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Migration) -> None:
     run = migration
     begin(run)
@@ -261,23 +291,9 @@ def test_topics_go_to_the_target_and_back_twice_under_live_clients(migration: Mi
             copier.go_on()
             retrier.again(2)  # from the last era and from the era before
         tills.stop()
-        assert run.traffic is not None
-        run.traffic.stop()
-        written = dict(enumerate(ends(run.source.bootstrap, "orders")))
-        wait_until(lambda: committed_positions(run.source.client(), COPIERS, "orders") == written, 60, copier.told)
-        copier.stop()
-    wait_until(lambda: all(each["lag"] == 0 for each in run.does("status")["topics"]), 20, "the copy to be complete")
-    stored: dict[str, list[FinalRecord]] = {}
-    for topic in ALL:
-        source, target = records(run, topic)
-        assert source == target, topic
-        stored[topic] = target
+        end_copier(run, copier)
+    stored = assert_copied(run, copier)
     tills.check(stored[SOLD], stored[BOOKED])
-    copied = {name: [(r.partition, r.value) for r in stored[name]] for name in ("orders", COPIED)}
-    assert copied["orders"] == copied[COPIED], "each record was processed once, in order"
-    # _STATE: the offsets were sent when an error of a record had ended the transaction.
-    known = ("UNKNOWN_PRODUCER_ID", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "_STATE")
-    assert [error for error in copier.errors if error.split(":")[0] not in known] == []
     assert len(stored[RETRIED]) == len(retrier.offsets) == 4
     reports = run.does("report", "list", RETRIED)["reports"]
     assert [(each["action"], each["outcome"]) for each in reports] == [("rollback", "done"), ("promote", "done")] * 2
@@ -315,25 +331,55 @@ def test_transactions_of_franz_go_go_on_after_a_forced_abort(migration: Migratio
     assert verdict.acked > 400
 
 
+def start_standing_controller(run: Migration, write: str) -> Path:
+    """Start the controller anew, so that it stands still once a write of that name is stored; return its notes."""
+    notes = run.folder / f"written {write}"
+    with mock.patch.dict(os.environ, {DIES_AT: f"after:{write}", DIES_BY: "SIGSTOP", WRITES_TO: str(notes)}):
+        run.kill("controller")
+        run.start("controller", by=("tests/integration/dying.py",))
+    return notes
+
+
+def strike(run: Migration, victim: str) -> None:
+    """Wait until the controller stands still; kill the victim and start it again; let the controller go on."""
+    controller = run.engines["controller"].pid
+    stands = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+    wait_until(lambda: os.waitid(os.P_PID, controller, stands), 60, run.logs)
+    run.kill(victim)
+    run.start(victim)
+    if victim == "router":
+        forget = ("router", "forget", "router", "--dead", "--yes")
+        wait_until(lambda: run.cli(*forget).code == 0, 20, "the earlier process to be called dead")
+    if victim != "controller":
+        run.kill("controller", signal.SIGCONT)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("victim", ["mirror", "controller", "router"])
 def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration, victim: str) -> None:
-    """kill -9 of an engine, then a restart: the rollback, or its repetition, ends, and nothing is broken."""
+    """kill -9 of an engine between fence and flip, then a restart: the rollback, or its repetition, ends.
+
+    The group whose offsets the topic's transactions commit goes back with the topic, and nothing is broken.
+    """
     run = migration
     begin(run)
-
-    def strike() -> None:
-        time.sleep(0.3)
-        run.kill(victim)
-        time.sleep(0.3)
-        run.start(victim)
-        if victim == "router":
-            forget = ("router", "forget", "router", "--dead", "--yes")
-            wait_until(lambda: run.cli(*forget).code == 0, 20, "the earlier process to be called dead")
-
-    for _ in range(2):
-        promote(run)
-        run.again("rollback", *ALL, "--yes", during=strike)
-        run.writers_go_on(50)
-    time.sleep(2)
+    run.make_group(COPIERS, "orders")
+    run.does("group", "mirror", COPIERS)
+    # With its default librdkafka 2.16 may wait for ever for the group's coordinator, once the only router was killed.
+    settings = {"metadata.recovery.strategy": "none"}
+    with Copier(run.routers, COPIERS, "orders", COPIED, settings=settings) as copier:
+        copier.go_on()
+        for times, fenced in enumerate((TopicPhase.ROLLBACK_FENCING, TopicPhase.ROLLBACK_FENCED), 1):
+            promote(run, aborts=times - 1, groups=(COPIERS,))
+            copier.go_on()
+            notes = start_standing_controller(run, f"topic {fenced}")
+            run.again("rollback", COPIED, "--yes", during=lambda: strike(run, victim))
+            assert f"topic {fenced}" in notes.read_text().splitlines()
+            copier.go_on()
+            run.does("rollback", *ALL[:-1], "--yes")
+            assert {each["phase"] for each in run.does("group", "list")["groups"]} == {"mirrored", "promoted"}
+            run.writers_go_on(50)
+            copier.go_on()
+        end_copier(run, copier)
+    assert_copied(run, copier)
     assert_clean(run, *TOPICS, but_for="commit _WAIT_COORD" if victim == "router" else None)
