@@ -124,7 +124,7 @@ class EndTxnHandler:
         if code != Code.INVALID_TXN_STATE or txn.request.committed:
             return code
         table = self._shared.table
-        topics = {topic for record in self._identities.records(txn.name).values() for topic in record.topics}
+        topics = self._identities.topics(txn.name)
         never_began = self._identities.is_outdated(txn, topics) or any(
             self._shared.deferred.carried_over(table, txn.producer, topic) for topic in topics
         )

@@ -250,8 +250,7 @@ class TransactionHandler:
         if is_add:
             answer = yield from self._at_target.add(txn)
         else:
-            written = {topic for record in self._identities.records(txn.name).values() for topic in record.topics}
-            answer = yield from self._at_target.add_group(txn, written)
+            answer = yield from self._at_target.add_group(txn, self._identities.topics(txn.name))
         codes = txn.codes_in(answer)
         if entry.answered(self._locator, known=0 in codes):
             self._locator.never_began_at_target(txn.name, entry)
@@ -296,9 +295,9 @@ class TransactionHandler:
         """Return whether the request must wait for a fence or a rollback (rule C), or for a topic that still aligns."""
         named = set(topics)
         if at is None:
-            records = self._identities.records(txn.name).values()
-            named.update(topic for record in records for topic in record.topics)
+            named |= self._identities.topics(txn.name)
             followed = self._shared.table.followed
+            records = self._identities.records(txn.name).values()
             if any(group in followed and followed[group].frozen for record in records for group in record.groups):
                 return True
         routes = [route for topic in named if (route := self._shared.table.topics.get(topic)) is not None]
@@ -368,9 +367,9 @@ class TransactionHandler:
         coupled = set(topics) <= set(record.topics) and set(groups) <= set(record.groups)
         if coupled or any(outcome.codes):
             return outcome
-        frozen = any(self._frozen(txn, group) for group in groups)
-        if frozen:
-            self._shared.open_at_target.overtaken[name] = self._client.now()
+        frozen = [group for group in groups if self._frozen(txn, group)]
+        for group in frozen:
+            self._note_overtaken(txn, group)
         if frozen or self._waits(txn, link, topics):
             return outcome._replace(fenced=True)
         routes = self._shared.table.topics

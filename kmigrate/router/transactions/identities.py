@@ -50,6 +50,10 @@ class ProducerIdentities:
         """Return the records of a transactional id, by the links whose source knows the id."""
         return self.shared.table.transactions.get(name, {})
 
+    def topics(self, name: str) -> set[str]:
+        """Return the topics that a transactional id is known to write, of all links."""
+        return {topic for record in self.records(name).values() for topic in record.topics}
+
     def at_source_of(self, link: str, name: str) -> TransactionRecord | None:
         """Return the record of a transactional id that a link's source knows."""
         known = self.records(name).get(link)
