@@ -116,11 +116,11 @@ class GroupRollback:
                 if topics.left():
                     record = await self._write(replace(record, staged=True))
             await topics.flipped(self.gather_s)
+            await self._forget_sightings()
             opened = self._opened(record)
             if self._in_transactions:
                 await take_out_former(self.connections.target, self.group, opened.former)
             await (self._open_in_place(place, opened) if await self._is_mixed() else self._write(opened))
-            await self._forget_sightings()
         except KmigrateError as error:
             await self._give_up(error)
             raise
@@ -340,7 +340,10 @@ class GroupRollback:
         return changed
 
     async def _forget_sightings(self) -> None:
-        """Forget members and commits that were seen on the source after the promote: they have their place again."""
+        """Forget members and commits that were seen on the source after the promote: they have their place again.
+
+        The group opens afterwards: once a group is open, the controller cancels this work.
+        """
         key = misplaced_key(self.link.name, self.group)
         await self.log.append(lambda state: (key, None) if key in state.records else None)
 
