@@ -92,7 +92,7 @@ async def rollback(
             if made.changes:
                 await need_mirror(call, connections, name, timeout)
                 await need_controller(call, connections, timeout)
-            groups = [record.group for record in verbs.coupled_in_rollback(connections.log.state, name, topics)]
+            groups = [record.group for record in verbs.coupled_groups(connections.log.state, name, topics)]
             with watched(call, connections, name, "topic", topics) as say:
                 records = await verbs.wait_rolled_back(connections, name, topics, timeout, say)
             with watched(call, connections, name, "group", groups) as say:

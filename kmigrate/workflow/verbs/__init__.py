@@ -32,7 +32,7 @@ from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.creatable import ConfigsOf
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
 from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
-from kmigrate.workflow.verbs.group_rollback import coupled_in_rollback, roll_back_groups
+from kmigrate.workflow.verbs.group_rollback import roll_back_groups
 from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promote_groups, unmirrored_readers
 from kmigrate.workflow.verbs.late import Treatment, treat_promoted
 from kmigrate.workflow.verbs.links import (
@@ -70,7 +70,6 @@ __all__ = [
     "check_loss",
     "check_offsets_mode",
     "coupled_groups",
-    "coupled_in_rollback",
     "create_link",
     "delete_link",
     "finish_link",

@@ -16,7 +16,6 @@ from kmigrate.cluster.committed_offsets import read_positions
 from kmigrate.cluster.rights import read_rights
 from kmigrate.errors import Failed
 from kmigrate.model.acl_commands import acl_command
-from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import GroupEvent, GroupMode, GroupPhase, advance_group
 from kmigrate.model.records import Action, Asked, GroupRecord, LinkRecord
 from kmigrate.model.rights import Standing
@@ -37,7 +36,7 @@ from kmigrate.workflow.groups.returning import against_returning, at_source, mod
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, Write, propose
 
-__all__ = ["coupled_in_rollback", "judged_group_rollback", "roll_back_groups", "rollback_guards"]
+__all__ = ["judged_group_rollback", "roll_back_groups", "rollback_guards"]
 
 _MOST_NAMED = 3
 
@@ -71,13 +70,6 @@ def judged_group_rollback(log: StateLog, link: str, who: str) -> Judged[GroupRec
         return replace(record, phase=phase, since_ms=now, asked_ms=now, asked=asked, reason="", way_on="")
 
     return Judged.groups("group rollback", link, _guard, change)
-
-
-def coupled_in_rollback(state: State, link: str, topics: Collection[str]) -> list[GroupRecord]:
-    """Return groups that go back with these topics, or have gone back, because transactions commit their positions."""
-    _, names = unit_of(state.couplings(link), topics)
-    found = (state.group(link, name) for name in sorted(names))
-    return [record for record in found if record is not None and record.mode is GroupMode.FOLLOW]
 
 
 def _guard(record: GroupRecord) -> Finding | None:

@@ -427,10 +427,10 @@ def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
 
 
 def coupled_groups(state: State, link: str, topics: Collection[str]) -> list[GroupRecord]:
-    """Return groups that follow and are promoted with these topics, because transactions commit their positions."""
+    """Return groups that go to and fro with these topics, because transactions commit their positions."""
     _, names = unit_of(state.couplings(link), topics)
-    found = [record for name in sorted(names) if (record := state.group(link, name)) is not None]
-    return [r for r in found if r.mode is GroupMode.FOLLOW and r.phase is not GroupPhase.PROMOTED]
+    found = (state.group(link, name) for name in sorted(names))
+    return [record for record in found if record is not None and record.mode is GroupMode.FOLLOW]
 
 
 async def unmirrored_readers(

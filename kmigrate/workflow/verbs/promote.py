@@ -128,7 +128,8 @@ async def _promote_topics(
         return propose(connections.log, judged.verb, found)
     names, new = list(records), list(records.values())
     source, source_admin = await connections.source(link)
-    with_them = coupled_groups(connections.log.state, link.name, names)
+    coupled = coupled_groups(connections.log.state, link.name, names)
+    with_them = [group for group in coupled if group.phase is not GroupPhase.PROMOTED]
     found += coupled_findings(connections.log.state, link, names)
     found += await reading_groups(connections.log.state, link.name, names, source)
     found += await promoted_group_findings(

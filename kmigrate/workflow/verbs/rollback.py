@@ -28,7 +28,8 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, refuse, warn
 from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS, given_back
 from kmigrate.workflow.promote.transactions import forced_aborts, left_behind, unrecorded_writers
-from kmigrate.workflow.verbs.group_rollback import coupled_in_rollback, judged_group_rollback, rollback_guards
+from kmigrate.workflow.verbs.group_rollback import judged_group_rollback, rollback_guards
+from kmigrate.workflow.verbs.groups import coupled_groups
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose
 
@@ -64,7 +65,7 @@ async def roll_back_topics(
         found += await _partitions(connections, record)
     with_them = [
         group
-        for group in coupled_in_rollback(connections.log.state, link.name, list(records))
+        for group in coupled_groups(connections.log.state, link.name, list(records))
         if group.phase is GroupPhase.PROMOTED
     ]
     for group in with_them:
@@ -160,7 +161,7 @@ async def cancel_rollback(
     waiting, found = judged.look(connections.log.state, topics)
     found += [
         warn("coupled-group", f"the rollback of group {group.group} goes with theirs, and is given up, too")
-        for group in coupled_in_rollback(connections.log.state, link, list(waiting))
+        for group in coupled_groups(connections.log.state, link, list(waiting))
         if group.phase is GroupPhase.ROLLING_BACK
     ]
     writes = [(f"take back the rollback of {topic}", judged.write(topic)) for topic in waiting]

@@ -33,7 +33,7 @@ from kmigrate.workflow.base.plan import Finding, Plan, refuse
 from kmigrate.workflow.verbs import (
     Treatment,
     cancel_rollback,
-    coupled_in_rollback,
+    coupled_groups,
     roll_back_topics,
     rollback,
     treat_promoted,
@@ -243,7 +243,7 @@ def test_a_group_goes_back_with_the_topics_of_its_transactions(against: list[Fin
     )  # fmt: skip
     asked = [each for each in it.log.history if each in (record_of(it), group)]
     assert asked == [group, record_of(it)], "a call that dies between the two is repeated for the topic"
-    assert coupled_in_rollback(it.log.state, "l", ["t"]) == [group]
+    assert coupled_groups(it.log.state, "l", ["t"]) == [group]
 
 
 def test_a_repeated_call_asks_for_what_is_left(against: list[Finding]) -> None:
