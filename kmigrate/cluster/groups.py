@@ -29,8 +29,9 @@ from uuid import NAMESPACE_URL, uuid5
 
 from kmigrate.cluster.admin import HOLD_TYPE, GroupMember, GroupState
 from kmigrate.cluster.client import ClusterClient, api_versions, until_answered
-from kmigrate.cluster.coordinators import Answers, ask_coordinators
+from kmigrate.cluster.coordinators import Answers, all_answered, ask_coordinators
 from kmigrate.errors import Failed, KmigrateError, ProtocolViolation
+from kmigrate.net.tasks import together
 from kmigrate.protocol.api import ApiKey, Message, element_type, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.reader import Reader
@@ -41,6 +42,7 @@ __all__ = [
     "PlaceholderMember",
     "describe_groups",
     "group_members",
+    "held_groups",
     "is_mixed",
     "placeholder_id",
     "protocol_type",
@@ -52,6 +54,7 @@ CONSUMERS = "consumer"
 _DESCRIBE_GROUP = entity(ApiKey.DESCRIBE_GROUPS, 0, "request")
 _DESCRIBE_GROUPS = entity(ApiKey.DESCRIBE_GROUPS, 1, "request")
 _DESCRIBE_MODERN = entity(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, "request")
+_LIST_GROUPS = entity(ApiKey.LIST_GROUPS, 0, "request")
 
 
 async def protocol_type(client: ClusterClient, group: str) -> str:
@@ -62,6 +65,18 @@ async def protocol_type(client: ClusterClient, group: str) -> str:
         return cast("Message", answer.groups[0])
 
     return str((await until_answered(client, f"DescribeGroups of group {group}", ask, _unless_unknown)).protocol_type)
+
+
+async def held_groups(client: ClusterClient) -> dict[str, bool]:
+    """Return the groups with the placeholder's protocol type, each with whether the placeholder is a member.
+
+    A group keeps that type until a consumer joins. So a group that was rolled back may be among these groups.
+    """
+    await client.refresh([])
+    answers = await together(*(client.call(_LIST_GROUPS(), node) for node in sorted(client.metadata.brokers)))
+    kept = [str(each.group_id) for found in answers for each in found.groups if each.protocol_type == HOLD_TYPE]
+    described = all_answered(await describe_groups(client, kept)) if kept else {}
+    return {name: bool(state.members) for name, state in described.items()}
 
 
 _DEAD = "Dead"

@@ -348,25 +348,31 @@ def test_a_group_of_workers_is_refused_as_what_it_is(pair: Any) -> None:
     assert "of type connect" in error.what
 
 
-def test_a_group_that_was_rolled_back_and_forgotten_is_mirrored_again(pair: Any) -> None:
+@pytest.mark.parametrize("by_expression", [False, True], ids=["by name", "by expression"])
+def test_a_group_that_was_rolled_back_and_forgotten_is_mirrored_again(pair: Any, by_expression: bool) -> None:
     """While the group was promoted a placeholder was its only member, and the source keeps the placeholder's type."""
-    make(pair[0], "returned", records=3)
-    commit_positions(pair[0].client(), "returned-readers", [TopicPartition("returned", 0, 2)])
+    topic, group = ("come-back", "come-back-readers") if by_expression else ("returned", "returned-readers")
+    make(pair[0], topic, records=3)
+    commit_positions(pair[0].client(), group, [TopicPartition(topic, 0, 2)])
 
     async def mirror_returned(connections: Connections) -> Any:
         async with ClusterClient(settings("source", pair[0].bootstrap)) as source:
-            hold = GroupHold(source, "returned-readers")
+            hold = GroupHold(source, group)
             assert await hold.take() == 0
             await hold.release()
-            assert await protocol_type(source, "returned-readers") == HOLD_TYPE
+            assert await protocol_type(source, group) == HOLD_TYPE
         link = connections.log.state.link("l")
         assert link is not None
         _, admin = await connections.source(link)
-        assert "returned-readers" not in await admin.groups(), "librdkafka lists only groups of consumers"
-        return await run_verb(verbs.mirror_groups(connections, "l", ["returned-readers"]))
+        assert group not in await admin.groups(), "librdkafka lists only groups of consumers"
+        if not by_expression:
+            return await run_verb(verbs.mirror_groups(connections, "l", [group]))
+        plan = await run_verb(verbs.mirror_matching_groups(connections, "l", ["come-back-.*"], []))
+        await run_verb(verbs.forget_patterns(connections, "l", "group", ["come-back-.*"]))
+        return plan
 
-    assert list(on_estate(pair, mirror_returned).changes) == ["register group returned-readers (hold)"]
-    forget(pair, group_key("l", "returned-readers"))
+    assert list(on_estate(pair, mirror_returned).changes)[:1] == [f"register group {group} (hold)"]
+    forget(pair, group_key("l", group))
 
 
 def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> None:

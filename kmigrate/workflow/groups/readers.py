@@ -178,13 +178,13 @@ def _waits_for(
     found: list[Finding] = []
     for name, group in groups.items():
         coupled = _coupled_topics(state, group)
+        waiting = [topic for topic in topics if topic in read[name] and topic not in coupled]
         way = advised("group promote", group.link, name)
         if coupled:
-            way = f"{advised('promote', group.link, *coupled)}, with which it goes; then this one"
+            first, then = advised("promote", group.link, *coupled), advised("promote", group.link, *waiting)
+            way = f"first {first}, with which group {name} goes; then {then}"
         found += [
-            refuse("group-not-promoted", f"group {name} reads {topic} and is {group.phase}", way)
-            for topic in topics
-            if topic in read[name] and topic not in coupled
+            refuse("group-not-promoted", f"group {name} reads {topic} and is {group.phase}", way) for topic in waiting
         ]
     return found
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from kmigrate.cluster.groups import held_groups
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode
 from kmigrate.model.nearest import nearest
@@ -81,9 +82,11 @@ async def mirror_matching_groups(
         replace(pattern, auto=known.get(pattern.include, False) if auto is None else auto)
         for pattern in _patterns(expressions, exclude)
     ]
-    _, source_admin = await connections.source(link)
+    source, source_admin = await connections.source(link)
     _refuse_for_later(link, "group", patterns)
-    names = chosen_groups(patterns, await source_admin.groups())
+    unheld = {name for name, held in (await held_groups(source)).items() if not held}
+    new = {name for name in unheld if connections.log.state.group_owner(name) is None}
+    names = chosen_groups(patterns, new.union(await source_admin.groups()))
     mirror = await mirror_groups(connections, link.name, names, mode=mode, auto=auto)
     return _with_patterns(connections, mirror, link, "group", patterns, names)
 

@@ -36,7 +36,10 @@ def found(source: Source, *records: Record) -> list[Finding]:
 @pytest.mark.parametrize(
     ("mode", "next_step"),
     [
-        (GroupMode.FOLLOW, "kmigrate promote --link l t, with which it goes; then this one"),
+        (
+            GroupMode.FOLLOW,
+            "first kmigrate promote --link l t, with which group g goes; then kmigrate promote --link l read",
+        ),
         (GroupMode.HOLD, "kmigrate group promote --link l g"),
     ],
 )

@@ -28,10 +28,12 @@ class Connections:
     async def source(self, _: LinkRecord) -> Any:
         return self, self
 
+    metadata = SimpleNamespace(brokers={})
+
     async def groups(self) -> Any:
         return {}
 
-    async def refresh(self) -> Any:
+    async def refresh(self, *_: object) -> Any:
         return SimpleNamespace(topics={})
 
 
