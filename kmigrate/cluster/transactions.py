@@ -97,13 +97,16 @@ class OpenTransaction:
 
     def text(self, now_ms: int) -> str:
         """Return the transaction that the partition waits for, in words."""
-        who = f"producer {self.producer_id}"
-        if self.transactional_id:
-            who = f"{self.transactional_id} ({who})"
-        if self.hanging:
-            who += " (hanging: no coordinator knows it as open; end it with kafka-transactions.sh abort)"
+        hangs = " (hanging: no coordinator knows it as open; end it with kafka-transactions.sh abort)"
         time = f"{'' if self.started_ms >= 0 else 'at least '}{self.open_ms(now_ms) // 1000} s"
-        return f"waits at offset {self.offset} for the transaction of {who}, open for {time}"
+        return f"waits {self.place}{hangs if self.hanging else ''}, open for {time}"
+
+    @property
+    def place(self) -> str:
+        """Where a reader of committed records waits, and for whose transaction."""
+        who = f"producer {self.producer_id}"
+        who = f"{self.transactional_id} ({who})" if self.transactional_id else who
+        return f"at offset {self.offset} for the transaction of {who}"
 
 
 async def open_transactions(

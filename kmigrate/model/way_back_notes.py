@@ -8,12 +8,21 @@ no note.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["NOTES_PREFIX", "NoteState", "WayBackNote", "decode_note", "encode_note", "link_of_notes", "notes_group"]
+__all__ = [
+    "NOTES_PREFIX",
+    "NoteState",
+    "WayBackNote",
+    "decode_note",
+    "encode_note",
+    "first_names",
+    "link_of_notes",
+    "notes_group",
+]
 
 NOTES_PREFIX = "kmigrate-way-back-"
 """Prefix of the groups whose committed offsets hold the notes; each link has a group."""
@@ -21,6 +30,10 @@ _VERSION = 1
 _MOST_CHARACTERS = 3_000
 """Longest note: brokers take 4,096 bytes of metadata by default (`offset.metadata.max.bytes`)."""
 _MOST_OF_REASON = 300
+_MOST_NAMES = 10
+"""Maximum number of transactional ids in a note; the same of coupled topics, and of coupled groups."""
+_MOST_OF_NAMES = 600
+"""Maximum number of characters of these names."""
 _LARGEST = (1 << 63) - 1
 
 
@@ -53,13 +66,21 @@ class WayBackNote:
     fresh_ms: int = 0
     """Moment up to which the target's records were at the source, by the mirror's clock; 0 if unknown."""
     reason: str = ""
-    """Reason why the way back had ended."""
+    """Reason why the way back had ended, or why the copy stood still."""
     routers: Mapping[str, str] = field(default_factory=dict)
     """Addresses of the registered routers, by name; in the note of one partition of each topic."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """Times at which groups with committed offsets in the topic were promoted, by group; in the same note."""
     more_groups: int = 0
     """Number of such groups that did not fit into the note."""
+    transactional_ids: tuple[str, ...] = ()
+    """First transactional ids, by name, that write the topic; in the same note."""
+    more_transactional_ids: int = 0
+    """Number of further such ids."""
+    coupled_topics: tuple[str, ...] = ()
+    """First topics, by name, that these ids write, with this topic."""
+    coupled_groups: tuple[str, ...] = ()
+    """First groups, by name, whose committed offsets go into transactions of these ids."""
 
     @property
     def lacked(self) -> int:
@@ -75,6 +96,16 @@ def notes_group(link: str) -> str:
 def link_of_notes(group: str) -> str:
     """Return the link of a group of notes; '' for any other group."""
     return group.removeprefix(NOTES_PREFIX) if group.startswith(NOTES_PREFIX) else ""
+
+
+def first_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the first names, in order, for which a note has room."""
+    found, left = list[str](), _MOST_OF_NAMES
+    for name in sorted(names)[:_MOST_NAMES]:
+        left -= len(json.dumps(name))
+        if left >= 0:
+            found.append(name)
+    return tuple(found)
 
 
 def encode_note(note: WayBackNote) -> str:
@@ -102,8 +133,12 @@ def _text(note: WayBackNote) -> str:
         "routers": dict(note.routers),
         "groups": dict(note.groups),
         "more_groups": note.more_groups,
+        "transactional_ids": list(note.transactional_ids),
+        "more_transactional_ids": note.more_transactional_ids,
+        "coupled_topics": list(note.coupled_topics),
+        "coupled_groups": list(note.coupled_groups),
     }
-    return json.dumps({name: value for name, value in fields.items() if value not in ("", {})}, ensure_ascii=True)
+    return json.dumps({name: value for name, value in fields.items() if value not in ("", {}, [])}, ensure_ascii=True)
 
 
 def decode_note(position: int, metadata: str) -> WayBackNote | None:
@@ -126,11 +161,19 @@ def decode_note(position: int, metadata: str) -> WayBackNote | None:
         {name: _word(address) for name, address in _table(found.get("routers")).items()},
         {name: _number(at, 0) for name, at in _table(found.get("groups")).items()},
         _number(found.get("more_groups"), 0),
+        _words(found.get("transactional_ids")),
+        _number(found.get("more_transactional_ids"), 0),
+        _words(found.get("coupled_topics")),
+        _words(found.get("coupled_groups")),
     )
 
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(filter(None, map(_word, value))) if isinstance(value, list) else ()
 
 
 def _number(value: object, otherwise: int) -> int:

@@ -48,7 +48,9 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 
 _LEFT_OUT = frozenset({"plan", "yes", "follow", "interval", "print-acls"})
 """Flags of a call by hand: a playbook has its own --plan and --yes, and a step has an end."""
-_BY_HAND: Mapping[str, frozenset[str]] = {"rollback": frozenset({"target-lost", "source", "routers-stopped", "out"})}
+_BY_HAND: Mapping[str, frozenset[str]] = {
+    "rollback": frozenset({"target-lost", "source", "routers-stopped", "release-groups", "out"})
+}
 """Flags of a verb that a step cannot have: no playbook runs without its target."""
 _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "link alter": ("set",),

@@ -50,6 +50,12 @@ async def rollback(
             "--routers-stopped", help="With --target-lost: no router runs, whatever takes connections at its address."
         ),
     ] = False,
+    release_groups: Annotated[
+        bool,
+        typer.Option(
+            "--release-groups", help="With --target-lost: let members into the promoted groups at the source."
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="With --target-lost: write the JSON to a file, too.")
     ] = None,
@@ -67,7 +73,9 @@ async def rollback(
     source is complete, what is missing, and what to do.
     """
     if target_lost:
-        return await report_target_lost(call, topics or (), link, source, out, routers_stopped=routers_stopped)
+        return await report_target_lost(
+            call, topics or (), link, source, out, routers_stopped=routers_stopped, release=release_groups
+        )
     topics = call.required_list(topics, "TOPIC", "the topics to roll back")
     async with call.connections() as connections:
         record = verbs.resolve_link(connections.log.state, call.link(link))

@@ -24,6 +24,7 @@ from kmigrate.workflow.verbs.target_lost import (
     examine_source,
     read_notes,
     refuse_living_target,
+    release_groups,
     router_findings,
 )
 
@@ -38,8 +39,12 @@ async def report_target_lost(
     out: Path | None,
     *,
     routers_stopped: bool,
+    release: bool,
 ) -> Answer:
-    """Return what the source holds of the link's topics, and write the report to a file."""
+    """Return what the source holds of the link's topics, and write the report to a file.
+
+    With `release` members may join the named groups at the source again.
+    """
     settings = call.settings.cluster(source or _only_source(call))
     async with ClusterClient(settings) as client:
         with call.out.waiting(f"asking source {settings.name}"):
@@ -53,10 +58,12 @@ async def report_target_lost(
             found = await router_findings(notes, settings, stopped=routers_stopped)
         with call.out.waiting(f"reading source {settings.name}"):
             report = await examine_source(client, name, notes, found)
+            report = await release_groups(client, report) if release else report
     document = _json(report, settings.name, settings.bootstrap_servers, sorted(targets))
     if out is not None:
         text = harmless_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-        write_report(out, text, "nothing was changed on the source")
+        changed = "the named groups were released on the source" if release else "nothing was changed on the source"
+        write_report(out, text, changed)
     return Answer(document, target_lost_view(report, settings), Exit.OK if report.is_complete else Exit.PARITY_MISMATCH)
 
 
@@ -101,5 +108,6 @@ def _json(report: SourceFindings, source: str, bootstrap: str, targets: Sequence
         "partitions": [{**asdict(each), "complete": each.is_complete} for each in report.partitions],
         "groups": [asdict(each) for each in report.groups],
         "more_groups": report.more_groups,
+        "units": [asdict(each) for each in report.units],
         "findings": [each.as_json() for each in report.findings],
     }

@@ -25,7 +25,7 @@ from kmigrate.workflow.status.group_detail import MemberDetail, PartitionDetail
 from kmigrate.workflow.status.progress import GroupProgress, TopicProgress
 from kmigrate.workflow.status.snapshot import GroupStatus, LinkStatus, TopicStatus
 from kmigrate.workflow.status.stragglers import Passing
-from kmigrate.workflow.verbs.target_lost import GroupAtSource, PartitionAtSource
+from kmigrate.workflow.verbs.target_lost import GroupAtSource, PartitionAtSource, UnitAtSource
 
 __all__ = [
     "COMMANDS",
@@ -396,6 +396,8 @@ class TargetLost(TypedDict):
     groups: list[GroupAtSource]
     more_groups: int
     """number of further promoted groups that the notes do not name"""
+    units: list[UnitAtSource]
+    """the topics that are written in transactions"""
     findings: list[Finding]
 
 

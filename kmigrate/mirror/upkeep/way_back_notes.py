@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from kmigrate.cluster.committed_offsets import CommittedOffset, write_positions
+from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import Failed
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.partition.lane import Key, Lane
 from kmigrate.model.lifecycle import COPIED, GroupPhase
 from kmigrate.model.records import TopicRecord, WayBack
 from kmigrate.model.rehearsals import is_rehearsal
-from kmigrate.model.way_back_notes import NoteState, WayBackNote, encode_note, notes_group
+from kmigrate.model.way_back_notes import NoteState, WayBackNote, encode_note, first_names, notes_group
 from kmigrate.net.clock import monotonic, now_ms, sleep
 
 __all__ = ["NoteWriter"]
@@ -34,6 +35,15 @@ _AT_ONCE = 500
 _PER_S = 1_000
 """Partitions that are looked at in a second."""
 _MOST_ENDS = 100
+
+
+@dataclass(slots=True)
+class _Writers:
+    """The transactional ids that write a topic, and what their transactions couple with the topic."""
+
+    ids: set[str] = field(default_factory=set)
+    topics: set[str] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -67,6 +77,8 @@ class NoteWriter:
         self._ends: dict[Key, _TargetEnds] = {}
         self._written: dict[Key, tuple[WayBackNote, float]] = {}
         """The written notes, and when they were written."""
+        self._writers: tuple[int, dict[str, _Writers]] = -1, {}
+        """Writers by topic, and the epoch of the state that they were found in."""
         self.trouble = ""
         """Reason why the notes cannot be written, or ''."""
 
@@ -130,14 +142,28 @@ class NoteWriter:
             asked_ms = now_ms()
             try:
                 ends = await self._link.target.log_ends(some)
+                told = {key: end.offset for key, end in ends.items() if not end.error}
+                waits = await open_transactions(self._link.target, self._standing(lanes, told))
             except Failed:
                 break  # the last notes stand
-            for key in some:
-                if not ends[key].error:
-                    notes[key] = self._of_lane(records[key[0]], lanes[key], ends[key].offset, asked_ms)
+            for key, end in told.items():
+                notes[key] = self._of_lane(records[key[0]], lanes[key], end, asked_ms, waits.get(key))
         return notes
 
-    def _of_lane(self, record: TopicRecord, lane: Lane, target_end: int, asked_ms: int) -> WayBackNote:
+    def _standing(self, lanes: Mapping[Key, Lane], ends: Mapping[Key, int]) -> list[Key]:
+        """Return the partitions whose copy has not moved since the last note, and lacks records."""
+        return [
+            key
+            for key, end in ends.items()
+            if key in self._written and self._written[key][0].position == lanes[key].target.position < end
+        ]
+
+    def _of_lane(
+        self, record: TopicRecord, lane: Lane, target_end: int, asked_ms: int, waits: OpenTransaction | None
+    ) -> WayBackNote:
+        reason = f"the copy waited {waits.place}" if waits is not None else ""
+        if lane.report.problem:
+            reason = f"the copy had stopped: {lane.report.problem}"
         start = record.way_back.starts.get(lane.partition, 0) if record.way_back is not None else 0
         position = max(start, lane.target.position)
         known = self._ends.setdefault(lane.key, _TargetEnds())
@@ -150,7 +176,7 @@ class NoteWriter:
             target_end,
             asked_ms,
             known.fresh_ms,
-            f"the copy had stopped: {lane.report.problem}" if lane.report.problem else "",
+            reason,
         )
         return self._with_readers(note, record) if lane.partition == 0 else note
 
@@ -162,7 +188,31 @@ class NoteWriter:
             if group.phase is GroupPhase.PROMOTED and record.topic in {*group.written, *group.left_at}
         }
         routers = {router.name: router.bootstrap for router in self._link.state.routers() if router.bootstrap}
-        return replace(note, groups=groups, routers=routers)
+        writers = self._writers_by_topic().get(record.topic, _Writers())
+        named = first_names(writers.ids)
+        return replace(
+            note,
+            groups=groups,
+            routers=routers,
+            transactional_ids=named,
+            more_transactional_ids=len(writers.ids) - len(named),
+            coupled_topics=first_names(writers.topics),
+            coupled_groups=first_names(writers.groups),
+        )
+
+    def _writers_by_topic(self) -> dict[str, _Writers]:
+        state = self._link.state
+        epoch, found = self._writers
+        if epoch != state.epoch:
+            found = {}
+            for each in state.transactions(self._link.name):
+                for topic in each.topics:
+                    writers = found.setdefault(topic, _Writers())
+                    writers.ids.add(each.name)
+                    writers.topics.update(each.topics)
+                    writers.groups.update(each.groups)
+            self._writers = state.epoch, found
+        return found
 
     def _of_records(self) -> Iterator[tuple[Key, WayBackNote]]:
         """Return the notes of topics that are not copied back any more; only the lease's holder writes these notes."""

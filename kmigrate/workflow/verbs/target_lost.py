@@ -1,19 +1,21 @@
 """`rollback --target-lost`: what the source holds once the target is gone, from the source alone.
 
 The state log is lost with the target. The facts come from the notes that the mirrors have kept at the source
-(`kmigrate.model.way_back_notes`), and from the source's logs. Nothing is changed.
+(`kmigrate.model.way_back_notes`), and from the source's logs. Nothing is changed, but for groups that a person asks to
+release.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset, api_versions
 from kmigrate.cluster.committed_offsets import read_all_positions, read_positions
 from kmigrate.cluster.coordinators import answered
 from kmigrate.cluster.fetch import fetch_one
+from kmigrate.cluster.groups import GroupHold, held_groups
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.nearest import name_hint
@@ -33,9 +35,11 @@ __all__ = [
     "GroupAtSource",
     "PartitionAtSource",
     "SourceFindings",
+    "UnitAtSource",
     "examine_source",
     "read_notes",
     "refuse_living_target",
+    "release_groups",
     "router_findings",
 ]
 
@@ -90,8 +94,24 @@ class GroupAtSource:
 
     group: str
     promoted_ms: int
+    """Time of the group's promote; 0 if no note tells it."""
     offsets: Mapping[str, Mapping[int, int]]
     """Committed offsets at the source, by topic and partition."""
+    held: bool = False
+    """True while kmigrate's placeholder keeps members and commits out of the group at the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitAtSource:
+    """Topics that transactions write together, and the groups whose committed offsets go into these transactions."""
+
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    transactional_ids: tuple[str, ...]
+    more_transactional_ids: int
+    """Number of further transactional ids, whose names no note has."""
+    whole_ms: int
+    """Each transaction that had ended by this time is whole at the source, by the mirror's clock; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +124,8 @@ class SourceFindings:
     more_groups: int
     """Number of further promoted groups whose names no note has."""
     findings: tuple[Finding, ...] = ()
+    units: tuple[UnitAtSource, ...] = ()
+    """The topics that are written in transactions."""
 
     @property
     def is_complete(self) -> bool:
@@ -213,7 +235,7 @@ async def examine_source(
         )
     rows = [replace(each, waits_for=transactions.get((each.topic, each.partition))) for each in looked]
     groups, more = await _groups(source, notes)
-    return SourceFindings(link, tuple(rows), groups, more, tuple(findings))
+    return SourceFindings(link, tuple(rows), groups, more, tuple(findings), tuple(_units(notes, rows)))
 
 
 async def _ends(source: ClusterClient, keys: Collection[Key]) -> dict[Key, int]:
@@ -276,18 +298,65 @@ async def _written_by(source: ClusterClient, key: Key, start: int, end: int, pro
     return min(at, end), ""
 
 
+def _units(notes: Notes, rows: Sequence[PartitionAtSource]) -> Iterator[UnitAtSource]:
+    """Yield the units of the noted topics that are written in transactions, by their topics."""
+    writers = {topic: note for (topic, _), note in notes.items() if note.transactional_ids}
+    left = set(writers)
+    while left:
+        topics, groups = {min(left)}, set[str]()
+        while near := [note for topic, note in writers.items() if topic in left and topic in topics]:
+            left -= topics
+            topics.update(name for note in near for name in note.coupled_topics)
+            groups.update(name for note in near for name in note.coupled_groups)
+            topics.update(name for name, note in writers.items() if not groups.isdisjoint(note.coupled_groups))
+        of_unit = [writers[topic] for topic in topics & writers.keys()]
+        yield UnitAtSource(
+            tuple(sorted(topics)),
+            tuple(sorted(groups)),
+            tuple(sorted({name for note in of_unit for name in note.transactional_ids})),
+            max(note.more_transactional_ids for note in of_unit),
+            _whole_ms(topics, rows),
+        )
+
+
+def _whole_ms(topics: Collection[str], rows: Sequence[PartitionAtSource]) -> int:
+    """Return the newest time as of which all partitions of a unit are known to be complete; 0 if unknown."""
+    if not {each.topic for each in rows}.issuperset(topics):
+        return 0
+    return min(each.complete_ms for each in rows if each.topic in topics)
+
+
 async def _groups(source: ClusterClient, notes: Notes) -> tuple[tuple[GroupAtSource, ...], int]:
-    """Return the promoted groups of the notes with their committed offsets at the source, and how many more exist."""
+    """Return the promoted groups with their committed offsets at the source, and how many more the notes count.
+
+    A group without a name in the notes is found by the placeholder that holds the group at the source.
+    """
     promoted: dict[str, int] = {}
     for note in notes.values():
         promoted |= note.groups
     topics = {topic for topic, _ in notes}
-    committed = answered(await read_all_positions(source, promoted))
+    held = {group for group, is_held in (await held_groups(source)).items() if is_held}
+    committed = answered(await read_all_positions(source, held.union(promoted)))
+    unnamed = {
+        group for group in held - promoted.keys() if any(topic in topics for topic, _ in committed.get(group, ()))
+    }
+    promoted |= dict.fromkeys(unnamed, 0)
     found = []
     for group, at_ms in sorted(promoted.items()):
         offsets: dict[str, dict[int, int]] = {}
         for (topic, partition), each in sorted(committed.get(group, {}).items()):
             if topic in topics:
                 offsets.setdefault(topic, {})[partition] = each.offset
-        found.append(GroupAtSource(group, at_ms, offsets))
-    return tuple(found), max((note.more_groups for note in notes.values()), default=0)
+        found.append(GroupAtSource(group, at_ms, offsets, group in held))
+    more = max((note.more_groups for note in notes.values()), default=0)
+    return tuple(found), max(0, more - len(unnamed))
+
+
+async def release_groups(source: ClusterClient, report: SourceFindings) -> SourceFindings:
+    """Let members into the report's groups at the source, and return the report with what is held then."""
+    for each in report.groups:
+        if each.held:
+            await GroupHold(source, each.group).release()
+    held = await held_groups(source)
+    groups = (replace(each, held=held.get(each.group, False)) for each in report.groups)
+    return replace(report, groups=tuple(groups))

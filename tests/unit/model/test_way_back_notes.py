@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from kmigrate.model.way_back_notes import (
     WayBackNote,
     decode_note,
     encode_note,
+    first_names,
     link_of_notes,
     notes_group,
 )
@@ -28,6 +30,11 @@ NOTE = WayBackNote(
     "",
     {"edge": "10.0.0.7:9092"},
     {"billing": 1_690_000_000_000},
+    0,
+    ("shop", "till"),
+    3,
+    ("bookings", "sales"),
+    ("copiers",),
 )
 BROKERS_LIMIT = 4096
 
@@ -58,6 +65,16 @@ def test_a_note_with_long_names_still_fits() -> None:
     assert found is not None
     assert found.reason
     assert set(found.reason) == {"é"}
+
+
+def test_a_note_names_as_many_names_as_fit() -> None:
+    assert first_names(f"id-{number:02}" for number in range(30)) == first_names(
+        f"id-{number:02}" for number in range(10)
+    )
+    assert first_names(["b" * 900, "a"]) == ("a",)
+    long = first_names(f"{number}{'é' * 90}" for number in range(9))
+    note = replace(NOTE, transactional_ids=long, coupled_topics=long, coupled_groups=long, reason="é" * 300)
+    assert len(encode_note(note)) < BROKERS_LIMIT
 
 
 def test_the_group_names_its_link() -> None:

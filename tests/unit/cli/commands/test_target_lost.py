@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from kmigrate.errors import Refused
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.way_back_notes import NoteState, WayBackNote
 from kmigrate.workflow.base.plan import warn
-from kmigrate.workflow.verbs.target_lost import GroupAtSource, PartitionAtSource, SourceFindings
+from kmigrate.workflow.verbs.target_lost import GroupAtSource, PartitionAtSource, SourceFindings, UnitAtSource
 from tests.json_output import check_output
 
 NOTES = {("t", 0): WayBackNote(NoteState.OPEN, 100, "east")}
@@ -39,7 +40,8 @@ LACKS = PartitionAtSource(
     "offset 90: producer 7",
     OpenTransaction(88, 7, 1),
 )
-GROUP = GroupAtSource("billing", 1_690_000_000_000, {"t": {0: 60}})
+GROUP = GroupAtSource("billing", 1_690_000_000_000, {"t": {0: 60}}, held=True)
+UNIT = UnitAtSource(("bookings", "sales"), ("billing",), ("shop", "till"), 3, 8_000)
 Said = Callable[..., tuple[int, dict[str, Any]]]
 
 
@@ -67,6 +69,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     async def examine(_: Any, link: str, *__: Any) -> SourceFindings:
         return SourceFindings(link, made.rows, (GROUP,), 1)
 
+    async def release(_: Any, report: SourceFindings) -> SourceFindings:
+        return replace(report, groups=(replace(GROUP, held=False),))
+
     async def groups(_: Any) -> dict[str, str]:
         return dict.fromkeys(made.groups, "empty")
 
@@ -84,6 +89,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         ("refuse_living_target", refuse_living),
         ("router_findings", routers),
         ("examine_source", examine),
+        ("release_groups", release),
     ):
         monkeypatch.setattr(target_lost, name, fake)
     return made
@@ -111,7 +117,8 @@ def test_a_complete_source_is_reported_and_written_to_a_file(world: Any, said: S
     assert (told["link"], told["source"], told["targets"]) == ("blue", "west", ["east"])
     assert (told["complete"], told["clients_bootstrap"]) == (True, "w:1")
     assert told["partitions"][0]["complete_to"] == 105
-    assert told["groups"] == [{"group": "billing", "promoted_ms": 1_690_000_000_000, "offsets": {"t": {"0": 60}}}]
+    group = {"group": "billing", "promoted_ms": 1_690_000_000_000, "offsets": {"t": {"0": 60}}, "held": True}
+    assert told["groups"] == [group]
     assert json.loads(place.read_text(encoding="utf-8")) == told
 
 
@@ -120,6 +127,10 @@ def test_a_person_says_that_all_routers_are_stopped(world: Any, said: Said) -> N
     assert not world.stopped
     assert said("--routers-stopped")[0] == 0
     assert world.stopped
+
+
+def test_groups_are_released_where_a_person_asks_for_it(world: Any, said: Said) -> None:
+    assert [each["held"] for each in said("--release-groups")[1]["groups"]] == [False]
 
 
 def test_a_source_that_lacks_records_has_the_exit_code_of_a_difference(world: Any, said: Said) -> None:
@@ -159,7 +170,10 @@ def test_a_file_that_cannot_be_written_is_an_error(world: Any, said: Said, tmp_p
 
 def test_the_text_says_what_is_missing_and_what_to_do() -> None:
     routers = warn("router-address-taken", "something at h:1 takes connections", "make sure that it is stopped")
-    report = SourceFindings("blue", (WHOLE, LACKS), (GROUP,), 1, (routers,))
+    hangs = replace(WHOLE, partition=2, waits_for=OpenTransaction(70, 8, 1, hanging=True))
+    named = replace(WHOLE, partition=3, waits_for=OpenTransaction(71, 9, 1, "till"))
+    unknown = replace(UNIT, groups=(), whole_ms=0)
+    report = SourceFindings("blue", (WHOLE, LACKS, hangs, named), (GROUP,), 1, (routers,), (UNIT, unknown))
     console = Console(width=300)
     with console.capture() as shown:
         console.print(target_lost_view(report, ClusterSettings("west", (("w", 1),))))
@@ -172,7 +186,15 @@ def test_the_text_says_what_is_missing_and_what_to_do() -> None:
         "are lost with the target; at the source it stands at t-0: 60",
         "1 more promoted groups",
         "something at h:1 takes connections: make sure that it is stopped",
-        "next: end each open transaction",
+        "group billing: a placeholder of kmigrate keeps members",
+        "transactions of shop, till and 3 more on bookings, sales: all that had ended by 1970-01-01 00:00:08 UTC",
+        "nobody knows which are whole at the source; a later one may be there in part",
+        "group billing: its offsets were committed in these transactions",
+        "next: the transaction at t-1 ends by its timeout; if not: kafka-transactions.sh",
+        "next: kafka-transactions.sh --bootstrap-server w:1 abort --topic t --partition 2 --start-offset 70",
+        "next: the transaction at t-3 ends by its timeout, or with a producer that starts with transactional id till",
+        "next: before such an application starts",
+        "next: let members into the named groups: repeat with --release-groups",
         "next: start all clients with the addresses of source west: w:1",
     ):
         assert part in text, part

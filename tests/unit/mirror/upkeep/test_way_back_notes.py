@@ -12,6 +12,7 @@ import pytest
 
 from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.committed_offsets import CommittedOffset
+from kmigrate.cluster.transactions import OpenTransaction
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.partition.lane import Lane
@@ -19,7 +20,7 @@ from kmigrate.mirror.upkeep import way_back_notes
 from kmigrate.mirror.upkeep.way_back_notes import NoteWriter
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import CopyIdentity, GroupRecord, RouterRecord, TopicRecord, WayBack
+from kmigrate.model.records import CopyIdentity, GroupRecord, RouterRecord, TopicRecord, TransactionRecord, WayBack
 from kmigrate.model.rehearsals import link_of
 from kmigrate.model.way_back_notes import NoteState, WayBackNote, decode_note
 from kmigrate.protocol.codes import Code
@@ -60,7 +61,12 @@ class Stage:
         own = cast("StateLog", self.log), "me", cast("Any", None)
         made = MirroredLink(cast("Any", source), cast("Any", target), cast("Any", None), cast("Any", None), link, *own)
         self.writer = NoteWriter(made, lambda: self.lanes, lambda: leads)
+        self.open: dict[tuple[str, int], OpenTransaction] = {}
+        """Transactions at the target that partitions wait for."""
+        self.asked: list[tuple[str, int]] = []
+        """Partitions whose open transaction was asked for."""
         monkeypatch.setattr(way_back_notes, "write_positions", self._commit)
+        monkeypatch.setattr(way_back_notes, "open_transactions", self._open)
         monkeypatch.setattr(way_back_notes, "now_ms", lambda: self.now_ms)
 
     async def _log_ends(self, keys: Any) -> Mapping[tuple[str, int], LogOffset]:
@@ -68,6 +74,10 @@ class Stage:
             raise self.target_failure
         self.now_ms += 500  # the answer takes time
         return {key: self.ends[key] for key in keys}
+
+    async def _open(self, _: object, keys: Any) -> Mapping[tuple[str, int], OpenTransaction]:
+        self.asked += keys
+        return {key: each for key, each in self.open.items() if key in keys}
 
     async def _commit(self, _: object, group: str, positions: Any, allowed: Any) -> dict[tuple[str, int], str]:
         await allowed()
@@ -94,6 +104,34 @@ def test_each_partition_is_noted_with_the_copys_position_and_the_targets_end(mon
     assert (first.target, first.producer_id) == ("tgt", 500)
     assert (first.groups, first.routers) == ({"billing": 7}, {"edge": "host:9092"})
     assert (second.position, second.groups, second.routers) == (101, {}, {})
+
+
+def test_a_topics_note_names_the_transactions_that_write_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = (("held", ("t",), ()), ("till", ("t", "u"), ("copiers",)), ("other", ("u",), ()))
+    ids = [TransactionRecord("l", name, 1, 0, -1, -1, topics, groups) for name, topics, groups in written]
+    stage = Stage(monkeypatch, TOPIC, *ids)
+    first, second = (stage.written()["t", 0], decode_note(0, stage.commits[0][1]["t", 1].metadata))
+    assert (first.transactional_ids, first.more_transactional_ids) == (("held", "till"), 0)
+    assert (first.coupled_topics, first.coupled_groups) == (("t", "u"), ("copiers",))
+    assert second is not None and second.transactional_ids == ()
+    for number in range(20):
+        record = TransactionRecord("l", f"x-{number:02}", 1, 0, -1, -1, ("t",))
+        stage.log._put(record.key, record)
+    many = stage.written()["t", 0]
+    assert (len(many.transactional_ids), many.more_transactional_ids) == (10, 12)
+
+
+def test_a_copy_that_stands_still_names_the_transaction_that_the_copy_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(monkeypatch, TOPIC)
+    stage.open["t", 0] = OpenTransaction(100, 12, 1, "held")
+    assert stage.written()["t", 0].reason == ""
+    assert stage.asked == [], "nobody knows yet that the copy stands still"
+    assert stage.written()["t", 0].reason == "the copy waited at offset 100 for the transaction of held (producer 12)"
+    assert stage.asked == [("t", 0), ("t", 1)]
+    stage.lanes["t", 0] = lane_at(0, 105)
+    assert stage.written()["t", 0].reason == ""
 
 
 def test_a_note_that_does_not_change_is_not_written_at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:

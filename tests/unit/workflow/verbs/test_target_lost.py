@@ -26,6 +26,7 @@ from kmigrate.workflow.verbs.target_lost import (
     examine_source,
     read_notes,
     refuse_living_target,
+    release_groups,
     router_findings,
 )
 
@@ -53,7 +54,8 @@ class Source:
         self.positions: dict[str, Mapping[tuple[str, int], CommittedOffset]] = {}
         self.transactions: dict[tuple[str, int], OpenTransaction] = {}
         self.end_error = 0
-        for name in ("fetch_one", "read_positions", "read_all_positions", "open_transactions", "sleep"):
+        self.held: dict[str, bool] = {}
+        for name in ("fetch_one", "read_positions", "read_all_positions", "open_transactions", "held_groups", "sleep"):
             monkeypatch.setattr(target_lost, name, getattr(self, name))
 
     async def refresh(self, _: object) -> None: ...
@@ -88,9 +90,14 @@ class Source:
     async def open_transactions(self, *_: object) -> Any:
         return self.transactions
 
+    async def held_groups(self, _: object) -> dict[str, bool]:
+        return dict(self.held)
 
-def examined(source: Source, note: WayBackNote = NOTE) -> SourceFindings:
-    return asyncio.run(examine_source(cast("Any", source), "l", {KEY: note}))
+
+def examined(source: Source, note: WayBackNote = NOTE, **notes: WayBackNote) -> SourceFindings:
+    """Return the report on partition 0 of topic t, and of the topics that `notes` name."""
+    others = {(topic, 0): each for topic, each in notes.items()}
+    return asyncio.run(examine_source(cast("Any", source), "l", {KEY: note, **others}))
 
 
 def row_of(source: Source, note: WayBackNote = NOTE) -> PartitionAtSource:
@@ -167,6 +174,56 @@ def test_a_promoted_group_stands_at_the_source_where_its_promote_found_it(monkey
     (group,) = report.groups
     assert (group.group, group.promoted_ms, group.offsets) == ("billing", 7, {"t": {0: 60}})
     assert report.more_groups == 2
+
+
+def test_a_held_group_is_named_also_where_the_notes_had_no_room_and_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Source(monkeypatch, 100, *[COPY] * 4)
+    here = {KEY: CommittedOffset(60, "")}
+    source.positions = {"billing": here, "unnamed": here, "elsewhere": {("other", 0): CommittedOffset(1, "")}}
+    source.held = {"billing": True, "unnamed": True, "elsewhere": True, "rolled-back": False}
+    report = examined(source, replace(NOTE, groups={"billing": 7}, more_groups=2))
+    assert [(each.group, each.promoted_ms, each.held) for each in report.groups] == [
+        ("billing", 7, True), ("unnamed", 0, True)
+    ]  # fmt: skip
+    assert report.more_groups == 1
+
+    class Hold:
+        def __init__(self, _: object, group: str) -> None:
+            self._group = group
+
+        async def release(self) -> None:
+            source.held[self._group] = False
+
+    monkeypatch.setattr(target_lost, "GroupHold", Hold)
+    released = asyncio.run(release_groups(cast("Any", source), report))
+    assert [each.held for each in released.groups] == [False, False]
+    assert source.held["elsewhere"]
+
+
+def test_topics_of_the_same_transactions_are_whole_as_of_their_oldest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transactions of till write t and u; those of copier write v, and commit offsets of group copiers."""
+    source = Source(monkeypatch, 100, *[COPY] * 4)
+    till = replace(NOTE, transactional_ids=("till",), coupled_topics=("t", "u"))
+    late = replace(till, target_end=110, fresh_ms=5_000, transactional_ids=("held", "till"), more_transactional_ids=3)
+    copier = replace(NOTE, transactional_ids=("copier",), coupled_topics=("v",), coupled_groups=("copiers",))
+    first, second = examined(source, till, u=late, v=copier, plain=NOTE).units
+    assert (first.topics, first.groups, first.transactional_ids) == (("t", "u"), (), ("held", "till"))
+    assert (first.more_transactional_ids, first.whole_ms) == (3, 5_000)
+    assert (second.topics, second.groups, second.transactional_ids) == (("v",), ("copiers",), ("copier",))
+    assert second.whole_ms == 9_000
+    assert examined(source, till).units[0].whole_ms == 0, "nobody looked at topic u"
+
+
+def test_a_group_joins_the_topics_of_its_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch, 100, *[COPY] * 4)
+    one, other = (
+        replace(NOTE, transactional_ids=(name,), coupled_topics=(topic,), coupled_groups=("copiers",))
+        for name, topic in (("x-1", "t"), ("x-2", "u"))
+    )
+    (unit,) = examined(source, one, u=other).units
+    assert (unit.topics, unit.transactional_ids) == (("t", "u"), ("x-1", "x-2"))
 
 
 def test_a_log_end_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
