@@ -189,7 +189,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _is_whole(config: pytest.Config) -> bool:
     """Return whether this is a run of all tests of every day."""
     option = config.option
-    given = (option.keyword, option.deselect, option.lf, option.collectonly, option.markexpr != "not soak")
+    failed_alone = getattr(option, "lf", False)  # absent without pytest's cache
+    given = (option.keyword, option.deselect, failed_alone, option.collectonly, option.markexpr != "not soak")
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(given)
 
 
