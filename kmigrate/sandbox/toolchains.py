@@ -24,6 +24,7 @@ from kmigrate.errors import Failed, Refused
 from kmigrate.kafka_jars.cache import cached
 from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
+from kmigrate.sandbox.distribution import archive_options
 from kmigrate.sandbox.kafka import TARGET_VERSION
 
 __all__ = ["DRIVEN", "Driver", "driver_of"]
@@ -66,7 +67,9 @@ def _java() -> Driver:
     # -Xrs: the process that drives the client handles the ending signal. Only the driver's lines go to standard output.
     quiet = ("-Xrs", "-XX:+DisplayVMOutputToStderr", "-Xlog:disable", "-Xlog:all=warning:stderr")
     small = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-    return Driver((str(java.executable), *quiet, *small, "-cp", f"{classes}{os.pathsep}{jars}/*", "Driver"))
+    # The brokers' jars come first: Java takes the archive of their classes only for a path that begins as theirs.
+    path = f"{jars}/*{os.pathsep}{classes}"
+    return Driver((str(java.executable), *quiet, *small, *archive_options(jars, java), "-cp", path, "Driver"))
 
 
 def _franz_go() -> Driver:

@@ -2,28 +2,64 @@
 
 librdkafka judges the records that the programs read and write; the output shows what the library reported to its
 application.
+
+A Java that lives for seconds spends most of its CPU at its start. So a source file is compiled once into the user's
+cache, and every program begins with the classes that a broker of its version has loaded before.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from kmigrate.kafka_jars.cache import cached
 from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
-from kmigrate.sandbox.kafka import TARGET_VERSION
+from kmigrate.sandbox.distribution import archive_options
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from tests.integration.migration import wait_until
 
-__all__ = ["SOURCES", "JavaProgram", "JavaReader"]
+__all__ = ["SOURCES", "JavaProgram", "JavaReader", "java_command"]
 
 SOURCES = Path(__file__).parent / "java"
 _SMALL = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel="
 _LEAVING_S = 30
+_COMPILED_S = 120
+
+
+def java_command(
+    program: str | Path, *words: str, jars: str = "kafka-tools", version: str = TARGET_VERSION, level: str = "info"
+) -> list[str]:
+    """Return the command that runs a class of a set of jars, or a single source file."""
+    java, folder = find_java(), ensure_jars(jars, version)
+    path, archive = f"{folder}/*", archive_options(folder, java)
+    if jars == "kafka-tools" and version in (SOURCE_VERSION, TARGET_VERSION):
+        # Java takes the archive of the brokers' classes only for a path that begins as theirs.
+        of_broker = ensure_jars("kafka", version)
+        more = sorted(jar for jar in folder.glob("*.jar") if not (of_broker / jar.name).exists())
+        path, archive = os.pathsep.join([f"{of_broker}/*", *map(str, more)]), archive_options(of_broker, java)
+    if isinstance(program, Path):
+        path, program = f"{path}{os.pathsep}{_compiled(program, path)}", program.stem
+    return [str(java.executable), *archive, *_SMALL, _LEVEL + level, "-cp", path, program, *words]
+
+
+def _compiled(source: Path, path: str) -> Path:
+    """Return the folder with the classes of a source file."""
+
+    def build(folder: Path) -> None:
+        compiler = find_java().home / "bin" / "javac"
+        command = [str(compiler), "-J-XX:TieredStopAtLevel=1", "-cp", path, "-d", str(folder), str(source)]
+        subprocess.run(command, check=True, timeout=_COMPILED_S)
+
+    key = hashlib.sha256(source.read_bytes() + path.encode()).hexdigest()[:12]
+    return cached(f"program-{source.stem}-{key}", build)
 
 
 class JavaProgram:
@@ -43,8 +79,7 @@ class JavaProgram:
 
     def run(self, program: str | Path, *words: str) -> None:
         """Start a class of the jars, or a single source file."""
-        java, jars = str(find_java().executable), ensure_jars(self.jars, self._version)
-        command = [java, *_SMALL, _LEVEL + self._level, "-cp", f"{jars}/*", str(program), *words]
+        command = java_command(program, *words, jars=self.jars, version=self._version, level=self._level)
         with self._log.open("ab") as sink:
             self._process = subprocess.Popen(command, stdout=sink, stderr=sink)
 

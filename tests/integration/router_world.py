@@ -330,6 +330,8 @@ class InTransactions:
     config: dict[str, Any] = field(default_factory=dict)
     partitions: int = 3
     abort_every: int = 5
+    pause: float = 0.0
+    """Seconds between two transactions."""
     committed: dict[int, list[bytes]] = field(default_factory=dict)
     """Values by partition, in order; the same in all topics."""
     transactions: int = 0
@@ -356,6 +358,7 @@ class InTransactions:
                 self.transactions += 1
             self.slowest = max(self.slowest, time.monotonic() - began)
             number += 1
+            time.sleep(self.pause)
 
     def _transaction(self, number: int, *, abort: bool) -> bool:
         values = [(at % self.partitions, b"%s-%d-%d" % (self.name.encode(), number, at)) for at in range(4)]

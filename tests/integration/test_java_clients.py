@@ -78,7 +78,7 @@ class Applications:
     def start(self, stack: ExitStack) -> None:
         java = find_java()
         if not (java.home / "bin" / "javac").is_file():
-            pytest.skip(f"{java.home} is no JDK, which compiles a source file as it starts it")
+            pytest.skip(f"{java.home} is no JDK, which compiles source files")
         settings = self.run.folder / "readers.properties"
         settings.write_text("isolation.level=read_committed\n", encoding="utf-8")
         for number, copier in enumerate(self.copiers):

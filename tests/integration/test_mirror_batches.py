@@ -17,12 +17,11 @@ from confluent_kafka import Message, Producer
 
 from kmigrate.cluster.append import append_alone, read_tail
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
-from tests.integration.java_clients import SOURCES, JavaProgram
+from tests.integration.java_clients import SOURCES, JavaProgram, java_command
 from tests.integration.mirror_world import (
     assert_identical,
     bounds,
@@ -107,10 +106,8 @@ def write_what_is_emptied(bootstrap: str, topic: str, name: str) -> None:
 def dumped(cluster: KafkaCluster, topic: str, *more: str) -> str:
     """Return every batch header in a partition's log, as the broker's own DumpLogSegments prints them."""
     logs = sorted((cluster.brokers[1].folder / "data" / f"{topic}-0").glob("*.log"))
-    command = [
-        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka', SOURCE_VERSION)}/*",
-        "kafka.tools.DumpLogSegments", "--files", ",".join(map(str, logs)), *more,
-    ]  # fmt: skip
+    words = ("--files", ",".join(map(str, logs)), *more)
+    command = java_command("kafka.tools.DumpLogSegments", *words, jars="kafka", version=SOURCE_VERSION)
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
@@ -120,7 +117,7 @@ def assert_java_skips_nothing(folder: Path, source: KafkaCluster, target: KafkaC
     From any start offset the consumer gets the next record and the records after it.
     """
     if not (find_java().home / "bin" / "javac").is_file():
-        pytest.skip("what Java's consumer is given needs a JDK, which compiles a source file as it starts it")
+        pytest.skip("what Java's consumer is given needs a JDK, which compiles source files")
     with JavaProgram(folder, "source") as theirs, JavaProgram(folder, "target") as ours:
         for program, cluster, way in ((theirs, source, "on"), (ours, target, "each")):
             program.run(SOURCES / "ReadFromEachOffset.java", cluster.bootstrap, topic, way)

@@ -18,16 +18,15 @@ from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.cluster.append import append_alone
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetch import fetch_one
-from kmigrate.kafka_jars.jars import ensure_jars
-from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.protocol.api import ApiKey
 from kmigrate.protocol.hot import PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
 from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
-from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.snapshot import Snapshot, TopicStatus, snapshot
+from tests.integration.java_clients import java_command
 from tests.integration.mirror_world import (
     World,
     assert_identical,
@@ -325,11 +324,10 @@ def test_a_log_without_a_batch_up_to_its_end_is_named_and_copied_on_with_the_nex
 
 def _end_hanging(cluster: KafkaCluster, topic: str, offset: int) -> None:
     """Run the command that status tells the operator to run: `kafka-transactions.sh abort`."""
-    command = [
-        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+    command = java_command(
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap,
         "abort", "--topic", topic, "--partition", "0", "--start-offset", str(offset),
-    ]  # fmt: skip
+    )  # fmt: skip
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

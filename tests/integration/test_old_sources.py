@@ -21,14 +21,13 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
 from kmigrate.cli.commands.probes import probe_cluster
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import open_transactions
-from kmigrate.kafka_jars.jars import ensure_jars
-from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CLOSED_SIZE
-from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from tests.fakes.proposals import run_verb
+from tests.integration.java_clients import java_command
 from tests.integration.migration import Migration, usual_clients, wait_until
 from tests.integration.mirror_world import (
     Seen,
@@ -115,10 +114,8 @@ def told(records: list[Seen]) -> list[tuple[int, bytes | None, bytes | None, obj
 def magics(cluster: KafkaCluster, topic: str) -> set[str]:
     """Return the message formats in a source partition's log, as the broker's own DumpLogSegments reads them."""
     logs = sorted((cluster.brokers[1].folder / "data" / f"{topic}-0").glob("*.log"))
-    command = [
-        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka', OLD_VERSION)}/*",
-        "kafka.tools.DumpLogSegments", "--files", ",".join(map(str, logs)),
-    ]  # fmt: skip
+    words = ("--files", ",".join(map(str, logs)))
+    command = java_command("kafka.tools.DumpLogSegments", *words, jars="kafka", version=OLD_VERSION)
     dumped = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     return set(re.findall(r"\bmagic: (\d)", dumped))
 
@@ -138,11 +135,10 @@ def wait_until_in_force(bootstrap: str, topic: str, *, closed: bool) -> None:
 
 def read_by_java(cluster: KafkaCluster, topic: str, count: int) -> list[str]:
     """Return a line per record from Java's console consumer: time, partition, offset, key and value."""
-    command = [
-        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+    command = java_command(
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap,
         "--topic", topic, "--from-beginning", "--max-messages", str(count), "--timeout-ms", "20000",
-    ]  # fmt: skip
+    )  # fmt: skip
     for name in ("timestamp", "partition", "offset", "key", "value"):
         command += ["--formatter-property", f"print.{name}=true"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

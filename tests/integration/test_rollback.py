@@ -175,7 +175,7 @@ class Tills:
 
     def __init__(self, run: Migration) -> None:
         self._run = run
-        self.librdkafka = InTransactions(run.routers, (SOLD, BOOKED), "till", {"log_level": 0})
+        self.librdkafka = InTransactions(run.routers, (SOLD, BOOKED), "till", {"log_level": 0}, pause=0.02)
         self.java = JavaProgram(run.folder, "java")
         self.old_java = OldJavaProgram(run.folder, "old-java", version=SOURCE_VERSION)
 

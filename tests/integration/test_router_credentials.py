@@ -24,11 +24,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from kmigrate.kafka_jars.jars import ensure_jars
-from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
+from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.security import Permit
+from tests.integration.java_clients import java_command
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, link_between, quietly
 from tests.integration.secure_router import SecureRouter, by_certificate, entry, secure_router, shown, written
@@ -377,11 +376,10 @@ def java_writes(running: SecureRouter, login: dict[str, Any], topic: str, folder
         f"bootstrap.servers={running.bootstrap}\n",
         encoding="utf-8",
     )
-    command = [
-        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+    command = java_command(
         "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
         "--record-size", "100", "--throughput", "-1", "--producer.config", str(properties),
-    ]  # fmt: skip
+    )  # fmt: skip
     ended = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert ended.returncode == 0, ended
     assert f"{records} records sent" in ended.stdout, ended

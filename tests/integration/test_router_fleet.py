@@ -19,8 +19,6 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kmigrate.kafka_jars.jars import ensure_jars
-from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import SCHEMA
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec, TransactionalSpec
@@ -28,6 +26,7 @@ from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from tests.fakes.relay import Relay
 from tests.integration.command_line import program
+from tests.integration.java_clients import java_command
 from tests.integration.migration import assert_clean, fresh_migration, wait_until
 from tests.integration.router_world import RouterProcess, Writer, link_between, quietly, router, start_router, values
 
@@ -39,11 +38,11 @@ JAVA_RECORDS = 1500
 @contextmanager
 def java_producer(bootstrap: str, topic: str, version: str = TARGET_VERSION) -> Iterator[subprocess.Popen[str]]:
     """Run Kafka's own idempotent producer; its values count up."""
-    command = [
-        str(find_java().executable), "-Xmx96m", "-cp", f"{ensure_jars('kafka-tools', version)}/*",
+    command = java_command(
         "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(JAVA_RECORDS),
         "--payload-monotonic", "--throughput", "200", "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all",
-    ]  # fmt: skip
+        version=version,
+    )  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process

@@ -8,12 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kmigrate.kafka_jars.jars import ensure_jars
 from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.sandbox.final_read import read_topic
-from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
-from tests.integration.java_clients import SOURCES
+from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.java_clients import SOURCES, java_command
 from tests.integration.router_world import ends, link_between, quietly, router
 
 Names = Callable[[str], str]
@@ -27,9 +26,9 @@ class Sink:
         self.identities: dict[str, tuple[str, str]] = {}
         """Producer id and epoch of each transaction, by transactional id."""
         self.newest: dict[str, tuple[str, str]] = {}
-        self._java = find_java()
-        if not (self._java.home / "bin" / "javac").is_file():
-            pytest.skip(f"{self._java.home} is no JDK, which compiles a source file as it starts it")
+        java = find_java()
+        if not (java.home / "bin" / "javac").is_file():
+            pytest.skip(f"{java.home} is no JDK, which compiles source files")
 
     def begin(self, bootstrap: str, topic: str, *names: str) -> None:
         """Leave an open transaction of each id, with a record; an id that is named twice has two identities."""
@@ -53,12 +52,7 @@ class Sink:
         return [line.split()[0] for line in self._run("write", bootstrap, topic, name, *self.identities[name])]
 
     def _run(self, *words: str) -> list[str]:
-        jars = ensure_jars("kafka-tools", TARGET_VERSION)
-        command = [
-            str(self._java.executable), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{jars}/*",
-            str(SOURCES / "CommitFromElsewhere.java"), *words,
-        ]  # fmt: skip
+        command = java_command(SOURCES / "CommitFromElsewhere.java", *words, level="error")
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return [line for line in done.stdout.splitlines() if " " in line]

@@ -19,13 +19,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AclBindingFilter, AdminClient, NewTopic
 
-from kmigrate.kafka_jars.jars import ensure_jars
-from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
+from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.security import Permit
 from tests.hostile.requests import request
 from tests.integration.command_line import program
+from tests.integration.java_clients import java_command
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, link_between, quietly
 from tests.integration.secure_router import Calm, SecureRouter, entry, secure_router, written
@@ -228,11 +227,10 @@ def test_java_writes_through_a_relayed_scram_login_longer_than_its_session(
         encoding="utf-8",
     )
     records = 2 * SESSION_MS // 10
-    command = [
-        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+    command = java_command(
         "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
         "--record-size", "100", "--throughput", "100", "--producer.config", str(properties),
-    ]  # fmt: skip
+    )  # fmt: skip
     told: list[subprocess.CompletedProcess[str]] = []
 
     def act() -> None:

@@ -25,8 +25,6 @@ from confluent_kafka.admin import (
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import add_partition, open_topics
-from kmigrate.kafka_jars.jars import ensure_jars
-from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord
 from kmigrate.protocol.api import entity
@@ -34,8 +32,9 @@ from kmigrate.protocol.codes import Code
 from kmigrate.router.wire.transactions import partition_codes, partitions_request
 from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import read_topic
-from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
+from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow.controller.keepalive import IdKeeper
+from tests.integration.java_clients import java_command
 from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.router_world import ends, link_between, quietly, router, settings_of
 
@@ -54,12 +53,11 @@ def migration(tmp_path: Path) -> Iterator[Migration]:
 
 def java_transactions(bootstrap: str, topic: str, name: str) -> subprocess.Popen[str]:
     """Start Kafka's own producer, in transactions of 50 ms; its values count up."""
-    command = [
-        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+    command = java_command(
         "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(JAVA_RECORDS),
         "--payload-monotonic", "--throughput", "400", "--transactional-id", name, "--transaction-duration-ms", "50",
         "--producer-props", f"bootstrap.servers={bootstrap}",
-    ]  # fmt: skip
+    )  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -40,8 +40,6 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed
-from kmigrate.kafka_jars.jars import ensure_jars
-from kmigrate.kafka_jars.java import find_java
 from kmigrate.mirror.copy.context import CopyContext
 from kmigrate.mirror.copy.copier import Copier, MirroredTopic
 from kmigrate.mirror.copy.holes import HoleMaker
@@ -54,6 +52,7 @@ from kmigrate.protocol.codes import Code
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, Broker, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.topics import create_topics
 from tests.figures import save
+from tests.integration.java_clients import java_command
 from tests.integration.mirror_world import settings_of
 from tests.soak.chaos import elect, reorder, wait_in_sync
 
@@ -436,10 +435,8 @@ def dumped(cluster: KafkaCluster, topics: list[str]) -> dict[tuple[str, int], di
             held = [broker.folder / "data" / f"{topic}-{partition}" for broker in cluster.brokers.values()]
             whole = max(held, key=lambda folder: sum(f.stat().st_size for f in folder.glob("*.log")))
             files += sorted(whole.glob("*.log"))
-    command = [
-        str(find_java().executable), "-Xmx256m", "-cp", f"{ensure_jars('kafka', SOURCE_VERSION)}/*",
-        "kafka.tools.DumpLogSegments", "--print-data-log", "--files", ",".join(map(str, files)),
-    ]  # fmt: skip
+    words = ("--print-data-log", "--files", ",".join(map(str, files)))
+    command = java_command("kafka.tools.DumpLogSegments", *words, jars="kafka", version=SOURCE_VERSION)
     said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     for key, records in _logs(said):
         logs.setdefault(key, {}).update(records)
