@@ -21,12 +21,22 @@ from kmigrate.protocol.api import ApiKey, element_type, entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 
-__all__ = ["KEPT", "KeptClusters", "NotEmpty", "empty"]
+__all__ = ["BUSY_CLEANER", "HASTY", "KEPT", "KeptClusters", "NotEmpty", "empty"]
 
 _OF_BROKERS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _SECONDS = 10.0
 _PREFIX = "kmigrate-kept-"
 _SIDES = {("source", SOURCE_VERSION), ("target", TARGET_VERSION)}
+
+BUSY_CLEANER = {"log.cleaner.backoff.ms": "200", "log.segment.delete.delay.ms": "100"}
+"""A broker with a log cleaner that hardly rests."""
+HASTY = {f"group.consumer.{name}heartbeat.interval.ms": "1000" for name in ("", "min.")} | {
+    "group.initial.rebalance.delay.ms": "3000"
+}
+"""A broker whose groups of the new protocol hurry, and whose other groups begin as slowly as by default."""
+_OTHER_CONFIGS = (BUSY_CLEANER, HASTY)
+
+_Kind = tuple[str, str, frozenset[tuple[str, str]]]
 
 
 class NotEmpty(Exception):
@@ -34,10 +44,13 @@ class NotEmpty(Exception):
 
 
 class KeptClusters:
-    """Idle clusters without topics and groups, one for each plain side of a migration."""
+    """Idle clusters without topics and groups: one for each plain side of a migration, and another for each side.
+
+    Of a side's clusters with one of the configs above, the cluster that was used last is kept.
+    """
 
     def __init__(self) -> None:
-        self._idle: dict[tuple[str, str], KafkaCluster] = {}
+        self._idle: dict[_Kind, KafkaCluster] = {}
         self._keeps = False
 
     @contextmanager
@@ -55,11 +68,12 @@ class KeptClusters:
         """Return an idle cluster that runs, or a new cluster that is not started yet."""
         if not self._is_for_keeping(spec):
             return KafkaCluster.create(spec, root)
-        return self._idle.pop(_key(spec), None) or KafkaCluster.create(spec, Path(tempfile.mkdtemp(prefix=_PREFIX)))
+        return self._idle.pop(_kind(spec), None) or KafkaCluster.create(spec, Path(tempfile.mkdtemp(prefix=_PREFIX)))
 
     def give_back(self, cluster: KafkaCluster) -> None:
         """Empty a cluster for the next user; stop a cluster that is not kept, or that does not become empty."""
-        if not self._is_for_keeping(cluster.spec) or _key(cluster.spec) in self._idle:
+        kind = _kind(cluster.spec)
+        if not self._is_for_keeping(cluster.spec) or kind in self._idle:
             _end(cluster)
             return
         try:
@@ -67,18 +81,21 @@ class KeptClusters:
         except (NotEmpty, KafkaException, KmigrateError, TimeoutError):
             _end(cluster)
         else:
-            self._idle[_key(cluster.spec)] = cluster
+            for other in [each for each in list(self._idle) if each[0] == kind[0] and not {each, kind} & _PLAIN]:
+                _end(self._idle.pop(other))
+            self._idle[kind] = cluster
 
     def _is_for_keeping(self, spec: ClusterSpec) -> bool:
-        is_plain = spec.brokers == 1 and not spec.config and not spec.secure
-        return self._keeps and is_plain and _key(spec) in _SIDES
+        is_known = _kind(spec) in _PLAIN or spec.config in _OTHER_CONFIGS
+        return self._keeps and is_known and spec.brokers == 1 and not spec.secure
 
 
 KEPT = KeptClusters()
+_PLAIN = {(*side, frozenset[tuple[str, str]]()) for side in _SIDES}
 
 
-def _key(spec: ClusterSpec) -> tuple[str, str]:
-    return spec.name, spec.version
+def _kind(spec: ClusterSpec) -> _Kind:
+    return spec.name, spec.version, frozenset(spec.config.items())
 
 
 def _end(cluster: KafkaCluster) -> None:

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.kafka import TARGET_VERSION
 from kmigrate.sandbox.traffic import Traffic
+from tests.emptied import HASTY
 from tests.integration.command_line import Call
 from tests.integration.migration import Migration, fresh_migration, wait_until
 
@@ -108,7 +109,6 @@ def test_moved_and_unmoved_members_share_a_group_until_its_promote_and_after_its
 
 NEW = {"group.protocol": "consumer"}
 """Setting that makes a client use the new protocol (KIP-848)."""
-HASTY = {f"group.consumer.{name}heartbeat.interval.ms": "1000" for name in ("", "min.")}
 
 
 @contextmanager
@@ -169,7 +169,7 @@ def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Pat
 
     The target's first rebalance takes a while, as with a broker's default.
     """
-    with newer_migration(tmp_path, {**HASTY, "group.initial.rebalance.delay.ms": "3000"}) as run:
+    with newer_migration(tmp_path, HASTY) as run:
         traffic = begin(
             run,
             ConsumerSpec("c-rd", "librdkafka", "billing", ("^order.*",), NEW),
@@ -196,7 +196,7 @@ def test_members_of_both_protocols_that_wait_for_their_group_all_come_to_it(tmp_
     The router already holds the requests of the new protocol's members, so they come first and the classic member
     joins.
     """
-    with newer_migration(tmp_path, {**HASTY, "group.initial.rebalance.delay.ms": "3000"}) as run:
+    with newer_migration(tmp_path, HASTY) as run:
         traffic = with_a_group(
             run,
             "hold",

@@ -21,10 +21,11 @@ from kmigrate.kafka_jars.java import find_java
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
+from tests.emptied import HASTY
 from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.positions import committed_positions
-from tests.integration.test_group_follow import HASTY, NEW
+from tests.integration.test_group_follow import NEW
 from tests.integration.test_group_transactions import Copier, values
 
 PARTITIONS = 4

@@ -14,8 +14,9 @@ import pytest
 
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.kafka import TARGET_VERSION
+from tests.emptied import HASTY
 from tests.integration.migration import PATIENT, Migration, fresh_migration, wait_until
-from tests.integration.test_group_follow import HASTY, NEW
+from tests.integration.test_group_follow import NEW
 
 pytestmark = pytest.mark.soak
 GROUP = "billing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
@@ -14,12 +15,14 @@ from kmigrate.cluster.producer_expiration import RAISED_EXPIRATION
 from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
+from tests.emptied import BUSY_CLEANER
 from tests.integration.connect_workers import joined_by_a_worker
 from tests.integration.mirror_world import settings_of
 
 
 def test_topics_groups_members_and_the_raised_default_are_gone(tmp_path: Path) -> None:
-    plain = source_and_target()
+    source, target = source_and_target()
+    specs = replace(source, config=BUSY_CLEANER), target
 
     async def left_behind(bootstrap: str) -> None:
         async with ClusterClient(settings_of("used", bootstrap)) as client:
@@ -39,7 +42,7 @@ def test_topics_groups_members_and_the_raised_default_are_gone(tmp_path: Path) -
             (told,) = (await client.call(describe, node)).transaction_states
             return [(str(told.transaction_state), int(told.transaction_timeout))]
 
-    with running_clusters(tmp_path, *plain) as used:
+    with running_clusters(tmp_path, *specs) as used:
         ids = [cluster.cluster_id for cluster in used]
         for cluster in used:
             create_topics(cluster.client(), [NewTopic("orders", 1, 1)])
@@ -57,7 +60,7 @@ def test_topics_groups_members_and_the_raised_default_are_gone(tmp_path: Path) -
             (message,) = reader.consume(1, 20)
             reader.commit(message=message, asynchronous=False)
             asyncio.run(left_behind(cluster.bootstrap))
-    with running_clusters(tmp_path, *plain) as again:
+    with running_clusters(tmp_path, *specs) as again:
         assert [cluster.cluster_id for cluster in again] == ids
         for cluster in again:
             topics = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=20).topics

@@ -21,6 +21,7 @@ from kmigrate.kafka_jars.java import find_java
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
+from tests.emptied import BUSY_CLEANER
 from tests.integration.java_clients import SOURCES, JavaProgram, java_command
 from tests.integration.mirror_world import (
     assert_identical,
@@ -37,7 +38,6 @@ Names = Callable[[str], str]
 OwnCluster = Callable[..., KafkaCluster]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-BUSY_CLEANER = {"log.cleaner.backoff.ms": "200", "log.segment.delete.delay.ms": "100"}
 COMPACTED = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",

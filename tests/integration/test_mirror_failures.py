@@ -42,6 +42,7 @@ from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Plan
 from kmigrate.workflow.status.snapshot import TopicStatus, snapshot
 from tests.conftest import Pair
+from tests.emptied import BUSY_CLEANER
 from tests.fakes.proposals import run_verb
 from tests.integration.mirror_world import (
     World,
@@ -53,7 +54,7 @@ from tests.integration.mirror_world import (
     read_all,
     settings_of,
 )
-from tests.integration.test_mirror_batches import BUSY_CLEANER, COMPACTED, wait_until_cleaned, write_keyed
+from tests.integration.test_mirror_batches import COMPACTED, wait_until_cleaned, write_keyed
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]

@@ -26,6 +26,7 @@ from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.status.snapshot import Snapshot, TopicStatus, snapshot
+from tests.emptied import BUSY_CLEANER
 from tests.integration.java_clients import java_command
 from tests.integration.mirror_world import (
     World,
@@ -38,7 +39,7 @@ from tests.integration.mirror_world import (
     read_all,
     settings_of,
 )
-from tests.integration.test_mirror_batches import BUSY_CLEANER, COMPACTED
+from tests.integration.test_mirror_batches import COMPACTED
 
 MakeTopic = Callable[..., None]
 Names = Callable[[str], str]

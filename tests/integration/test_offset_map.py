@@ -25,6 +25,7 @@ from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.state.topics import MAP_TOPIC
 from kmigrate.workflow.base.offset_maps import Positions
+from tests.emptied import BUSY_CLEANER
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import (
     World,
@@ -40,7 +41,7 @@ from tests.integration.mirror_world import (
     transactions,
 )
 from tests.integration.positions import commit_positions
-from tests.integration.test_mirror_batches import BUSY_CLEANER, wait_until_cleaned
+from tests.integration.test_mirror_batches import wait_until_cleaned
 
 MakeTopic = Callable[..., None]
 Names = Callable[[str], str]
