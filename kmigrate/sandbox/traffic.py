@@ -250,15 +250,16 @@ class Traffic:
         )
         path = self.folder / f"{stem}.launch.json"
         path.write_text(launch.to_json(), encoding="utf-8")
-        process = spawn_detached(
-            [sys.executable, "-m", "kmigrate.sandbox.clients", str(path)],
-            log=self.folder / f"{stem}.log",
-            environment=dict(os.environ),
-        )
+        process = self._spawn(path, self.folder / f"{stem}.log")
         started = replace(client, run=run, bootstrap=bootstrap, process=process)
         clients = [started if other.name == client.name else other for other in self.clients()]
         _write(self.folder, clients, ProcessIdentity(*keeper) if keeper else None)
         return started
+
+    def _spawn(self, launch: Path, log: Path) -> ProcessIdentity:
+        """Start the process of a client, in a process group of its own."""
+        command = [sys.executable, "-m", "kmigrate.sandbox.clients", str(launch)]
+        return spawn_detached(command, log=log, environment=dict(os.environ))
 
     def _next_seq(self, name: str) -> int:
         """Return the number after the highest number that any run of the client named in a history (H2)."""

@@ -25,10 +25,11 @@ from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.processes import ProcessIdentity, identify
 from kmigrate.sandbox.topics import create_topics
 from kmigrate.sandbox.traffic import Traffic
 from tests.clusters import running_clusters, source_and_target
-from tests.integration.command_line import Call, program
+from tests.integration.command_line import Call, Client, Engine, in_a_test, program
 from tests.integration.positions import commit_positions
 
 _PATIENCE_S = 120.0
@@ -49,6 +50,16 @@ class Cli:
     stderr: str
 
 
+class Clients(Traffic):
+    """Live traffic whose processes start in the shortest time."""
+
+    def _spawn(self, launch: Path, log: Path) -> ProcessIdentity:
+        if not in_a_test():
+            return super()._spawn(launch, log)
+        pid = Client(launch, log).pid
+        return identify(pid) or ProcessIdentity(pid, "ended at once")
+
+
 @dataclass
 class Migration:
     """A migration on two clusters. Engines are named processes that can be killed and started again."""
@@ -57,7 +68,7 @@ class Migration:
     target: KafkaCluster
     folder: Path
     settings: str = PATIENT
-    engines: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    engines: dict[str, Engine | subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     workers: int = 1
     """Number of processes per router."""
@@ -75,15 +86,15 @@ class Migration:
 
     # Processes
 
-    def start(self, *names: str, by: Sequence[str] = ("kmigrate",), awaited: bool = True) -> None:
-        """Start engines; if `awaited`, wait until routers listen.
+    def start(self, *names: str, by: Sequence[str] = (), awaited: bool = True) -> None:
+        """Start engines; if `awaited`, wait until routers listen. `by` is another program that takes the words.
 
         A name is mirror, controller, router, router-NAME, or run for all three.
         """
         for name in names:
             kind, _, label = name.partition("-")
             verb = ("run",) if kind == "run" else (kind, "run")
-            command = program(*by, *verb, "--config", str(self.config), "--json")
+            command = [*verb, "--config", str(self.config), "--json"]
             if kind in ("router", "run"):
                 if name not in self.ports:
                     self.ports[name] = free_ports(1)[0]
@@ -91,8 +102,7 @@ class Migration:
                 command += ["--workers", str(self.workers)] if self.workers > 1 and kind == "router" else []
             log = self.folder / f"{name}.log"
             before = log.stat().st_size if log.exists() else 0
-            with log.open("ab") as sink:
-                self.engines[name] = subprocess.Popen(command, stdout=sink, stderr=sink)
+            self.engines[name] = _started(by, command, log)
             if kind in ("router", "run") and awaited:
                 wait_until(
                     lambda log=log, before=before: b"router-listening" in log.read_bytes()[before:],  # type: ignore[misc]
@@ -211,7 +221,7 @@ class Migration:
 
     def run_clients(self, specs: Iterable[ClientSpec], at: str = "") -> Traffic:
         """Start live clients, at the source unless `at` names another address."""
-        self.traffic = Traffic.create(self.folder / "traffic", specs, tied=True)
+        self.traffic = Clients.create(self.folder / "traffic", specs, tied=True)
         self.traffic.start(at or self.source.bootstrap)
         return self.traffic
 
@@ -261,6 +271,13 @@ class Migration:
         self.traffic.write_history(history)
         final = (record for topic in topics for record in read_topic(self.target.bootstrap, topic))
         return check(read_history(history), final, topics=topics)
+
+
+def _started(by: Sequence[str], words: list[str], log: Path) -> Engine | subprocess.Popen[bytes]:
+    if in_a_test() and not by:
+        return Engine(words, log)
+    with log.open("ab") as sink:
+        return subprocess.Popen(program(*(by or ["kmigrate"]), *words), stdout=sink, stderr=sink)
 
 
 @contextmanager

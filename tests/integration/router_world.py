@@ -34,7 +34,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.log import StateLog
 from kmigrate.state.topics import ensure_state_log
-from tests.integration.command_line import program
+from tests.integration.command_line import Script, in_a_test, program
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,7 +53,7 @@ def settings_of(name: str, bootstrap: str) -> ClusterSettings:
 @dataclass
 class RouterProcess:
     name: str
-    process: subprocess.Popen[str]
+    process: Script | subprocess.Popen[str]
     bootstrap: str
 
     def kill(self) -> None:
@@ -82,16 +82,19 @@ def start_router(
     name: str, target: KafkaCluster, port: int = 0, *, state_via: str = "", detour: str = "", log_level: str = "INFO",
     stop_at: str = "", **settings: Any,
 ) -> RouterProcess:  # fmt: skip
-    words = [name, target.bootstrap, str(port), json.dumps(settings)]
-    command = program("tests/integration/router_process.py", *words)
+    words = ["tests/integration/router_process.py", name, target.bootstrap, str(port), json.dumps(settings)]
     around = {
         "PYTHONPATH": ".", "STATE_VIA": state_via, "DETOUR": detour, "ROUTER_LOG": log_level, "STOP_AT": stop_at
     }  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=around)
+    process: Script | subprocess.Popen[str]
+    if in_a_test():
+        process = Script(words, around, ROOT)
+    else:
+        process = subprocess.Popen(program(*words), stdout=subprocess.PIPE, text=True, cwd=ROOT, env=around)
     assert process.stdout is not None
-    words = process.stdout.readline().split()
-    assert words and words[0] == "bootstrap", f"router {name} did not start: {words}"
-    return RouterProcess(name, process, words[1])
+    told = process.stdout.readline().split()
+    assert told and told[0] == "bootstrap", f"router {name} did not start: {told}"
+    return RouterProcess(name, process, told[1])
 
 
 @contextlib.contextmanager

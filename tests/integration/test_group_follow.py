@@ -17,7 +17,7 @@ from kmigrate.sandbox.kafka import TARGET_VERSION
 from kmigrate.sandbox.traffic import Traffic
 from tests.emptied import HASTY
 from tests.integration.command_line import Call
-from tests.integration.migration import Migration, fresh_migration, wait_until
+from tests.integration.migration import Clients, Migration, fresh_migration, wait_until
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def with_a_group(run: Migration, mode: str, *consumers: ConsumerSpec) -> Traffic
     """Start a group of consumers, mirrored, and a producer: all of them at the source."""
     run.make_topic("orders", 6)
     producer = ProducerSpec("p-rd", "librdkafka", "orders", 200.0)
-    traffic = run.traffic = Traffic.create(run.folder / "traffic", [producer, *consumers], tied=True)
+    traffic = run.traffic = Clients.create(run.folder / "traffic", [producer, *consumers], tied=True)
     newer = [each.name for each in consumers if NEW.items() <= each.settings.items()]
     for name in newer:
         traffic.start(run.source.bootstrap, name)
