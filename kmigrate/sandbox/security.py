@@ -157,12 +157,19 @@ class SandboxSecurity:
                 for mechanism in ("scram-sha-256", "scram-sha-512")
             },
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(self.folder / "broker.keystore.pem"),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.ca_file),
-            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
             "super.users": "User:broker;User:admin",
-            **(self._kraft_properties(port, controller_port) if controller_port is not None else {}),
+            **(self._old_properties() if controller_port is None else self._kraft_properties(port, controller_port)),
+        }
+
+    def _old_properties(self) -> dict[str, str]:
+        """Return what only brokers with a ZooKeeper get. Kafka 2.8 wants a password for the key in a PEM file."""
+        key, certificate = (self._pem(f"broker.{kind}").replace("\n", r"\n") for kind in ("key", "pem"))
+        return {
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "ssl.keystore.key": key,
+            "ssl.keystore.certificate.chain": certificate,
         }
 
     def _kraft_properties(self, port: int, controller_port: int) -> dict[str, str]:
@@ -173,6 +180,7 @@ class SandboxSecurity:
             f"listener.name.{_CONTROLLER_LISTENER}.sasl.enabled.mechanisms": "PLAIN",
             f"listener.name.{_CONTROLLER_LISTENER}.plain.sasl.jaas.config": self._plain_users(("broker",)),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "ssl.keystore.location": str(self.folder / "broker.keystore.pem"),
         }
 
     def admit(self, bootstrap: str, permits: Iterable[Permit]) -> None:
