@@ -7,16 +7,19 @@ broker that has not received the ACL: a producer that writes there in between ge
 
 from __future__ import annotations
 
+from collections.abc import Callable, Set
 from typing import Any
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import BrokerRefused
+from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.acls import GROUP, LITERAL, PREFIXED, TOPIC, Acl
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.clock import monotonic
+from kmigrate.net.retry import Backoff
 from kmigrate.protocol.api import ApiKey, entity
 from kmigrate.protocol.codes import Code, code_of, row
 
-__all__ = ["DENIED", "Right", "denied", "is_denied", "read_acls"]
+__all__ = ["DENIED", "Right", "denied", "is_denied", "read_acls", "wait_at_all_brokers"]
 
 DENIED = frozenset(
     {
@@ -113,3 +116,21 @@ async def read_acls(client: ClusterClient, node: int | None = None) -> frozenset
         and int(resource.pattern_type) in _PATTERNS
         and int(acl.operation) in _OPERATIONS
     )
+
+
+async def wait_at_all_brokers(
+    client: ClusterClient, holds: Callable[[Set[Acl]], bool], failure: Callable[[int], Exception], deadline: float
+) -> None:
+    """Wait until the ACLs of every broker are as wanted; raise the failure of a broker whose ACLs are not by then."""
+    tries = Backoff(0.005, within_s=deadline - monotonic())
+    for node in list(client.metadata.brokers):
+        while not await _holds_at(client, node, holds):
+            await tries.pause(failure(node))
+
+
+async def _holds_at(client: ClusterClient, node: int, holds: Callable[[Set[Acl]], bool]) -> bool:
+    """Return True if a broker's ACLs are as wanted, or the broker has left, and reads them before it serves again."""
+    try:
+        return holds(await read_acls(client, node) or frozenset())
+    except Unreachable:
+        return node not in (await client.refresh([])).brokers

@@ -217,6 +217,10 @@ class PromoteSection:
         low=1,
         high=600,
     )
+    deny_writers: bool = _link_key(
+        "deny_writers",
+        "keep other writers out of the source by deny ACLs while a promote can be taken back: true or false",
+    )
     auto_settle_s: float = _key(
         30.0,
         "how long a group has no member on the source until the controller promotes it by itself (--auto), s",

@@ -20,6 +20,8 @@ __all__ = [
     "TOPIC",
     "Acl",
     "TopicRights",
+    "deny_entries",
+    "deny_write",
     "group_rights",
     "host_bound",
     "topic_rights",
@@ -29,6 +31,7 @@ __all__ = [
 TOPIC, GROUP = "topic", "group"
 LITERAL, PREFIXED = "literal", "prefixed"
 _WILDCARD = "*"
+_USER, _EVERYBODY = "User:", "User:*"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,6 +118,28 @@ def group_rights(rules: Iterable[Acl], group: str) -> tuple[Acl, ...]:
         if rule.covers(GROUP, group) and rule.operation in _GROUP_OPERATIONS
     }
     return tuple(sorted(found))
+
+
+def deny_entries(rules: Iterable[Acl], topic: str, spared: Set[str]) -> tuple[Acl, ...] | str:
+    """Return the ACLs that deny writing a topic to everybody but the spared principals, or why no ACLs can.
+
+    An ACL that exists already is somebody else's, and is left out.
+    """
+    rules = frozenset(rules)
+    allowed = {rule.principal for rule in rules if rule.allow and _lets_write(rule, topic)} - spared
+    if unnamed := sorted(each for each in allowed if each == _EVERYBODY or not each.startswith(_USER)):
+        return f"{', '.join(unnamed)} may write, and a denial of that could stop kmigrate, too"
+    wanted = {deny_write(principal, topic) for principal in allowed}
+    return tuple(sorted(wanted - rules))
+
+
+def deny_write(principal: str, topic: str) -> Acl:
+    """Return the ACL that denies a principal to write a topic, from every host."""
+    return Acl(TOPIC, topic, principal, _WILDCARD, "WRITE", allow=False)
+
+
+def _lets_write(rule: Acl, topic: str) -> bool:
+    return rule.covers(TOPIC, topic) and rule.operation in _WRITES
 
 
 def writers(rules: Iterable[Acl], topic: str) -> tuple[str, ...]:

@@ -77,6 +77,14 @@ OPTIONAL_GRANTS: tuple[Grant, ...] = (
     ),
     Grant(
         "source",
+        "CLUSTER",
+        "ALTER",
+        "keep other writers out of a source topic while a promote can be taken back",
+        CLUSTER_NAME,
+        without="a record that another writer adds to the source ends the way back",
+    ),
+    Grant(
+        "source",
         "TRANSACTIONAL_ID",
         "DESCRIBE",
         "see at a promote that no transaction is open, and which ids are gone",

@@ -46,6 +46,8 @@ class LinkSettings:
     """Silence after which a promote takes a direct writer for gone."""
     router_silent_s: float = 5.0
     """Silence of a router after which the source broker holds the fence in the router's place."""
+    deny_writers: bool = True
+    """True if deny ACLs keep other writers out of a source topic while a promote can be taken back."""
 
     def text(self, key: str) -> str:
         """Return a setting as a person reads it."""

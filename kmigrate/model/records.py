@@ -46,6 +46,7 @@ __all__ = [
     "ClusterSide",
     "CopyEngine",
     "CopyIdentity",
+    "DeniedWriters",
     "DirectRecord",
     "DirectWriter",
     "GroupRecord",
@@ -86,7 +87,7 @@ __all__ = [
     "verified_key",
 ]
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the record format. Every change of a record's fields raises it.
 
 A version of kmigrate reads the records of its own format alone, and refuses all others by name.
@@ -401,6 +402,35 @@ class WayBack:
 
 
 @dataclass(frozen=True, slots=True)
+class DeniedWriters:
+    """Deny entries that keep other writers out of a source topic while the topic is copied back (decision 21)."""
+
+    entries: tuple[Acl, ...] = ()
+    """ACLs that kmigrate puts on the source, recorded before they are created; no other ACL is ever removed there."""
+    in_force: bool = False
+    """True once every broker of the source has been seen with the entries."""
+    lifted_ms: int = 0
+    """Time at which no broker of the source had an entry any more, by the state log's clock; 0: not lifted."""
+    open: str = ""
+    """Reason why other writers are not kept out; then there are no entries."""
+
+    @property
+    def names(self) -> str:
+        """The denied principals, as a person reads them."""
+        return ", ".join(sorted({entry.principal for entry in self.entries}))
+
+    @property
+    def may_exist(self) -> bool:
+        """True while a broker of the source may have an entry."""
+        return bool(self.entries) and not self.lifted_ms
+
+    @property
+    def arriving(self) -> bool:
+        """True while the entries are created, and may be missing at a broker."""
+        return self.may_exist and not self.in_force
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRecord:
     """A mirrored topic; phase changes obey `kmigrate.model.lifecycle`."""
 
@@ -497,6 +527,8 @@ class TopicRecord:
     """Producer ids of the former copies of this topic at the target: their markers are not those of transactions."""
     turned_epoch: int = -1
     """Epoch of the topic's newest flip, from the first rollback on; −1 before: older identities end there."""
+    denied: DeniedWriters | None = None
+    """Deny entries at the source since the newest promote; None: none yet."""
 
     @property
     def key(self) -> str:

@@ -117,7 +117,8 @@ def _name_optional_rights_alone(migration: SecureMigration) -> None:
         optional = [g for g in OPTIONAL_GRANTS if g.side == side and g.resource != "TRANSACTIONAL_ID"]
         assert [each["ref"] for each in found] == ["right-optional"] * len(optional), found
         for finding, grant in zip(found, optional, strict=True):
-            assert f"User:kmigrate lacks {grant.operation} on topic {TOPIC}" in finding["what"]
+            resource = "the cluster" if grant.resource == "CLUSTER" else f"topic {TOPIC}"
+            assert f"User:kmigrate lacks {grant.operation} on {resource}" in finding["what"]
     sentences = migration.cli("plan", TOPIC).told["rights"]
     assert len(sentences) == len([g for g in OPTIONAL_GRANTS if g.resource != "TRANSACTIONAL_ID"]), sentences
     printed = migration.cli("plan", TOPIC, "--print-acls").told

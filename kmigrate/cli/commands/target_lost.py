@@ -21,6 +21,7 @@ from kmigrate.net.tasks import together
 from kmigrate.workflow.base.connections import reach
 from kmigrate.workflow.verbs.target_lost import (
     SourceFindings,
+    denied_at_source,
     examine_source,
     read_notes,
     refuse_living_target,
@@ -56,6 +57,7 @@ async def report_target_lost(
         with call.out.waiting(f"asking target {', '.join(sorted(targets))}"):
             await together(*(refuse_living_target(call.settings.cluster(target)) for target in sorted(targets)))
             found = await router_findings(notes, settings, stopped=routers_stopped)
+            found += await denied_at_source(client, notes)
         with call.out.waiting(f"reading source {settings.name}"):
             report = await examine_source(client, name, notes, found)
             report = await release_groups(client, report) if release else report

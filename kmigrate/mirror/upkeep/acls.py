@@ -1,6 +1,7 @@
 """ACLs of mirrored topics and groups on the target, kept in step with the ACLs of the source (`model.acls`).
 
-An ACL is recorded from before its creation to after its deletion, so that a crash leaves kmigrate's ACLs known.
+An ACL is recorded from before its creation to after its deletion, so that a crash leaves kmigrate's ACLs known. Deny
+entries that kmigrate itself puts on the source (decision 21) are never carried over.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Access:
         if not self._link.link_settings.sync_acls:
             await write(record, replace(record, granted_acls=(), promote_acls=()))
         elif self._rules is not None:
-            rights = topic_rights(self._rules.source, record.topic)
+            own = record.denied.entries if record.denied is not None else ()
+            rights = topic_rights(self._rules.source.difference(own), record.topic)
             change = difference(record.granted_acls, rights.now, self._rules.target)
             changed = replace(record, granted_acls=change.meanwhile, promote_acls=rights.promoted)
             await self._apply(change, record, changed, write)

@@ -34,6 +34,7 @@ from kmigrate.workflow.groups.readers import ReaderLooks
 from kmigrate.workflow.groups.rollback import GroupRollback
 from kmigrate.workflow.groups.watch import GroupFigures, GroupWatch, WatchSettings
 from kmigrate.workflow.promote.closing import SourceCloser
+from kmigrate.workflow.promote.denying import WriterDenier
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.late_writes import LateWatch
 from kmigrate.workflow.promote.outcome import go_forward, no_way_back
@@ -91,6 +92,7 @@ class Controller:
         self._readers = ReaderLooks()
         self._tasks = TaskOwner()
         self._closer = SourceCloser(connections)
+        self._denier = WriterDenier(connections)
         self._late = LateWatch(connections)
         self._auto = AutoPromote(connections, self._settings.auto)
         self._scheduled = ScheduledPromotes(connections)
@@ -99,6 +101,7 @@ class Controller:
             "keep ids alive": IdKeeper(connections).run,
             "watch groups": GroupWatch(connections, self._settings.watch, figures or GroupFigures()).run,
             "close sources": self._closer.run,
+            "deny writers": self._denier.run,
             "watch sources": self._late.run,
             "promote groups": self._auto.run,
             "promote on schedule": self._scheduled.run,
@@ -129,7 +132,8 @@ class Controller:
     async def _announce(self, active: bool) -> None:
         interval = round(self._settings.interval_s * 1000)
         lately = {key: why for key, (at, why) in self._failures.items() if monotonic() - at <= _FAILURE_NAMED_S}
-        reasons = lately | self._closer.troubles | self._late.troubles | self._troubles if active else {}
+        duties = (self._closer.troubles, self._denier.troubles, self._late.troubles, self._troubles)
+        reasons = {key: why for each in (lately, *duties) for key, why in each.items()} if active else {}
         reasons |= self._progress.waits
         for later in (self._auto.reasons, self._scheduled.reasons):
             reasons |= {key: why for key, why in later.items() if key not in reasons}

@@ -13,6 +13,7 @@ rollback        the rollback of one topic, by records: the promote in the other 
 transactions    transactions on a topic that is rolled back
 outcome         the end of a promote: the records, ACLs before the flip, configs after the flip
 closing         the seal of the source topic after the flip
+denying         deny ACLs that keep other writers out of the source while a topic is copied back
 late_writes     the watch on the source after the flip
 evidence        what the report of a promote or rollback says
 late_findings   late writes, named for `status`, `verify` and `link finish`

@@ -6,21 +6,19 @@ settled, or another topic's flip has decided its flip (`unit`, rule C).
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import replace
 from functools import partial
 
-from kmigrate.cluster.acls import read_acls
+from kmigrate.cluster.acls import read_acls, wait_at_all_brokers
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import KmigrateError, Refused, Unreachable
+from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import ProvenTopic, TopicRecord, WayBack
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, now_ms, sleep
-from kmigrate.net.retry import Backoff
+from kmigrate.net.clock import now_ms, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.unit import decided
 
@@ -118,19 +116,11 @@ async def put_in_force(record: TopicRecord, target: ClusterClient, admin: Admin,
     if not wanted:
         return
     await admin.create_acls(record.promote_acls)
-    tries = Backoff(0.005, within_s=deadline - monotonic())
-    for node in list(target.metadata.brokers):
-        while not await _knows(target, node, wanted):
-            what = f"broker {node} of the target does not know the topic's ACLs yet"
-            await tries.pause(Refused("acls-not-in-force", what))
 
+    def unknown(node: int) -> Refused:
+        return Refused("acls-not-in-force", f"broker {node} of the target does not know the topic's ACLs yet")
 
-async def _knows(target: ClusterClient, node: int, wanted: Set[Acl]) -> bool:
-    """Return True if a broker has all the ACLs, or has left the cluster: it reads the ACLs before it serves again."""
-    try:
-        return wanted <= (await read_acls(target, node) or frozenset())
-    except Unreachable:
-        return node not in (await target.refresh([])).brokers
+    await wait_at_all_brokers(target, wanted.issubset, unknown, deadline)
 
 
 async def settle(record: TopicRecord, log: StateLog, admin: Admin) -> None:

@@ -14,6 +14,8 @@ C  If the topic is written in transactions, no transaction begins on the topic f
 D  The flip raises the topic's generation, so that the source knows no producer under its new id, and begins a new era
    of the copy to the target. The barrier table guards the first writes to the source. Transactional identities from
    before the flip end there (`TopicRecord.turned_epoch`).
+E  Deny entries that kept other writers out of the source (`denying`) are gone at every broker before the flip. A record
+   that another writer adds after the last check is behind the barrier, and is mirrored like any other.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import LinkClusters
 from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided
 from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck
+from kmigrate.workflow.promote.denying import lift, lifted, refuse_unliftable
 from kmigrate.workflow.promote.fence import (
     ends_after_drain,
     not_arrived,
@@ -182,6 +185,7 @@ class TopicRollback:
             return
         if names := await unrecorded_writers(self.log.state, self.target, record):
             raise Refused("no-way-back", names)
+        await refuse_unliftable(self.clusters.source, record)
         await rehearse(self.target, record, self.table, self.check, self._deadline(record))
         way, deadline = record.way_back, self._deadline(record)
         if way is None or not await self._transactions_ended(record, way, deadline):
@@ -250,7 +254,13 @@ class TopicRollback:
         behind = not_caught_up(record, self._copied(record), self._terms(record).lag_threshold, "target")
         state = self.log.state
         unit = _whole_unit(state, record) if _is_closing(record) else Unit.of(state, record)
-        return behind or unit.not_asked_for() or silent_router(self.log, _none_given_up) or stray_router(self.log.state)
+        return (
+            behind
+            or _denials_arriving(record)
+            or unit.not_asked_for()
+            or silent_router(self.log, _none_given_up)
+            or stray_router(self.log.state)
+        )
 
     async def _turn(self, record: TopicRecord) -> bool:
         """Wait for this topic's turn; return False where by then the topic is not ready, or its record has changed."""
@@ -344,9 +354,15 @@ class TopicRollback:
         unchanged, _ = await together(checked(), self.table.write(record, marks))
         if not unchanged:
             return
+        await self._let_writers_in(record, deadline)
         self.progress.proven[self.key] = record, ProvenTopic(record.newest_fence)
         await self.progress.wait_proven(self.log, record, deadline)
         await self._flip(record)
+
+    async def _let_writers_in(self, record: TopicRecord, deadline: float) -> None:
+        """Delete the deny entries at the source, and see that no broker there has one any more (rule E)."""
+        if record.denied is not None and record.denied.may_exist:
+            await lift(self.clusters.source, self.clusters.source_admin, record.denied.entries, deadline)
 
     async def _flip(self, record: TopicRecord) -> None:
         """Write the record that decides for the unit, or follow the record that has decided."""
@@ -404,6 +420,7 @@ def rolled_back(record: TopicRecord, at_ms: int) -> TopicRecord:
         rolled_back_ms=at_ms,
         former_copies=(*record.former_copies, *former),
         former_copies_at_target=(*record.former_copies_at_target, *at_target),
+        denied=lifted(record.denied, at_ms),
     )
 
 
@@ -412,7 +429,18 @@ def given_back(record: TopicRecord, reason: str, way_on: str = "") -> TopicRecor
     way = record.way_back
     if way is not None:
         way = replace(way, closing=False, terms=None, barrier={}, reason=reason, way_on=way_on)
-    return replace(record, phase=advance_topic(record.phase, TopicEvent.UNFENCE), since_ms=now_ms(), way_back=way)
+    denied = record.denied
+    if denied is not None and denied.may_exist and record.phase is TopicPhase.ROLLBACK_FENCED:
+        denied = replace(denied, in_force=False)  # the rollback may have deleted some of the entries
+    phase = advance_topic(record.phase, TopicEvent.UNFENCE)
+    return replace(record, phase=phase, since_ms=now_ms(), way_back=way, denied=denied)
+
+
+def _denials_arriving(record: TopicRecord) -> str | None:
+    """Return that deny entries are on their way to the source: nobody knows when they arrive."""
+    if record.denied is None or not record.denied.arriving:
+        return None
+    return f"the ACLs that keep {record.denied.names} out of the source are not in force yet"
 
 
 def stray_router(state: State) -> str | None:

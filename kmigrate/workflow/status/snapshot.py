@@ -122,7 +122,10 @@ class TopicStatus:
     late: tuple[LateFound, ...] = ()
     on_late: OnLate = OnLate.ALARM
     source_closed: str = ""
-    """State of a promoted topic's source: closed, closing, opening, open, or open: with the reason; else ''."""
+    """State of a promoted topic's source: closed, closing, opening, open, or open: with the reason; else ''.
+
+    While a way back is open, `denied to` and the principals that may not write there.
+    """
     way_back: str = ""
     """State of a promoted topic's way back: open, or ended: with the reason; '' for a topic without a way back."""
     way_back_lag: int = -1
@@ -642,6 +645,11 @@ def _rollback_given_up(record: TopicRecord) -> str:
 def _source_access(record: TopicRecord) -> str:
     denied = record.closed.denied if record.closed is not None else ""
     access = record.source_access
+    if record.copied_back and record.denied is not None and record.closed is None:
+        if record.denied.open:
+            return f"{SourceAccess.OPEN}: {record.denied.open}"
+        if record.denied.may_exist and record.denied.in_force:
+            return f"denied to {record.denied.names}"
     if access is not None and denied:
         return f"{SourceAccess.OPEN}: {denied}"
     return access or ""

@@ -27,7 +27,7 @@ from kmigrate.model.records import (
 from kmigrate.model.rehearsals import LINK_PREFIX, is_rehearsal
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
-from kmigrate.net.clock import now_ms
+from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, Plan, ok, refuse, telling, warn
 from kmigrate.workflow.base.producer_expiration import memory_findings, raised_alone
@@ -40,6 +40,7 @@ from kmigrate.workflow.base.running import (
     start_mirror,
 )
 from kmigrate.workflow.promote.closing import closed_topics, reopen
+from kmigrate.workflow.promote.denying import lift
 from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.proposal import Noun, Proposal, propose, refuse_if
 
@@ -66,6 +67,8 @@ _NOT_IN_NAMES = frozenset("/\"'`\\$&|;<>()*?[]{}!#~")
 
 
 _DEFAULTS = LinkSettings()
+_LIFT_S = 10.0
+"""Longest wait of `link delete` until the source lets other writers in again."""
 
 
 def resolve_link(state: State, name: str | None) -> LinkRecord:
@@ -256,6 +259,11 @@ async def delete_link(connections: Connections, name: str, delivery_timeout_s: f
         f"give {record.topic} its own {SIZE_LIMIT} on {link.source.name} back: {_former(record)}"
         for record in closed_topics(connections.log.state.topics(link.name))
     ]
+    changes += [
+        f"let {record.denied.names} write {record.topic} at {link.source.name} again"
+        for record in connections.log.state.topics(link.name)
+        if record.denied is not None and record.denied.may_exist
+    ]
     if raised_alone(connections.log.state, link) and not link.finished_ms:
         changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
     plan = Plan.of("link delete", changes, found)
@@ -282,6 +290,24 @@ async def _open_sources(connections: Connections, link: LinkRecord) -> list[Find
             what = f"{record.topic} on {link.source.name} still refuses writes: {error.what}"
             way = f"where that cluster goes on: set {SIZE_LIMIT} to {_former(record)} by hand"
             found.append(warn("source-stays-closed", what, way))
+    return found
+
+
+async def _let_writers_in(connections: Connections, link: LinkRecord) -> list[Finding]:
+    """Delete the deny entries that kmigrate has put on the source; name those that stay."""
+    found: list[Finding] = []
+    for record in connections.log.state.topics(link.name):
+        if record.denied is None or not record.denied.entries:
+            continue
+        try:
+            source, admin = await connections.source(link)
+            await lift(source, admin, record.denied.entries, monotonic() + _LIFT_S)
+        except KmigrateError as error:
+            if not record.denied.may_exist:
+                continue
+            what = f"{record.denied.names} may still not write {record.topic} at {link.source.name}: {error.what}"
+            way = f"where that cluster goes on: delete these ACLs by hand: {'; '.join(map(str, record.denied.entries))}"
+            found.append(warn("writers-stay-denied", what, way))
     return found
 
 
@@ -320,7 +346,9 @@ async def _forget_link(connections: Connections, link: LinkRecord, delivery_time
 
     whole = _told_by(connections.log.state, link.name)
     marked, done = await connections.log.append(mark), list[str]()
-    left_closed = await _open_sources(connections, link) if marked.link(link.name) is not None else []
+    left_closed = list[Finding]()
+    if marked.link(link.name) is not None:
+        left_closed += [*await _open_sources(connections, link), *await _let_writers_in(connections, link)]
     try:
         with telling(done):
             await _drop_records(connections, link, marked, judged, done)

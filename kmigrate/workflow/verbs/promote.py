@@ -48,7 +48,7 @@ from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.mirror import setting_guards
 from kmigrate.workflow.verbs.proposal import Judged, Proposal, propose, refuse_if
 from kmigrate.workflow.verbs.routers import unheard_routers
-from kmigrate.workflow.verbs.way_back import way_back_findings, without_way_back
+from kmigrate.workflow.verbs.way_back import denial_findings, way_back_findings, without_way_back
 
 __all__ = ["cancel_promote", "coupled_findings", "direct_findings", "judged_topics", "promote_topics"]
 
@@ -146,7 +146,8 @@ async def _promote_topics(
     found += await setting_guards(connections, link, source)
     refuse_if(judged.verb, *found)
     final |= await without_way_back(connections, source, source_admin, new, terms)
-    found += way_back_findings(link.name, final) if terms.way_back else []
+    if terms.way_back:
+        found += [*way_back_findings(link.name, final), *await denial_findings(source, link, final)]
     found += [each for record in new if record.generation for each in forced_aborts(connections.log.state, record)]
     found += await _groups_left_behind(connections, link, source, source_admin, names)
     found += await marker_findings(connections.target, connections.target_admin, link, new, finish=False)

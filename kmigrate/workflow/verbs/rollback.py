@@ -19,7 +19,7 @@ from kmigrate.model.lifecycle import (
     advance_topic,
 )
 from kmigrate.model.presences import RouterPresence
-from kmigrate.model.records import Action, Asked, RollbackTerms, TopicRecord
+from kmigrate.model.records import Action, Asked, LinkRecord, RollbackTerms, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
@@ -62,7 +62,7 @@ async def roll_back_topics(
         found += forced_aborts(connections.log.state, record)
         if names := await unrecorded_writers(connections.log.state, connections.target, record):
             found.append(refuse("no-way-back", names, "its promote is final; the topic stays at the target"))
-        found += await _partitions(connections, record)
+        found += [*await _partitions(connections, record), *_let_in(link, record)]
     with_them = [
         group
         for group in coupled_groups(connections.log.state, link.name, list(records))
@@ -139,6 +139,14 @@ def _left_out(state: State, link: str, topics: Sequence[str]) -> list[Finding]:
             together = advised("rollback", link, *sorted({*topics, topic}))
             found.append(refuse("coupled-topics", what, f"roll them back together: {together}"))
     return found
+
+
+def _let_in(link: LinkRecord, record: TopicRecord) -> list[Finding]:
+    """Name the principals that may write the topic at the source again, where deny entries keep them out."""
+    if record.denied is None or not record.denied.may_exist:
+        return []
+    what = f"before the flip {record.denied.names} may write topic {record.topic} at {link.source.name} again"
+    return [ok("writers-let-in", what)]
 
 
 async def _partitions(connections: Connections, record: TopicRecord) -> list[Finding]:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset, api_versions
 from kmigrate.cluster.committed_offsets import read_all_positions, read_positions
 from kmigrate.cluster.coordinators import answered
@@ -18,9 +19,11 @@ from kmigrate.cluster.fetch import fetch_one
 from kmigrate.cluster.groups import GroupHold, held_groups
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError, Refused, Unreachable
+from kmigrate.model.acls import deny_write
 from kmigrate.model.nearest import name_hint
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.way_back_notes import NoteState, WayBackNote, decode_note, notes_group
+from kmigrate.model.words import quoted
 from kmigrate.net.clock import sleep
 from kmigrate.net.tasks import together
 from kmigrate.protocol.api import ApiKey
@@ -36,6 +39,7 @@ __all__ = [
     "PartitionAtSource",
     "SourceFindings",
     "UnitAtSource",
+    "denied_at_source",
     "examine_source",
     "read_notes",
     "refuse_living_target",
@@ -207,6 +211,26 @@ async def _is_taken(address: str) -> bool:
             return await takes_connections(address)
     except TimeoutError:
         return False
+
+
+async def denied_at_source(source: ClusterClient, notes: Notes) -> list[Finding]:
+    """Name the deny ACLs on the topics, which kept other writers out while the topics were copied back."""
+    try:
+        rules = await read_acls(source) or ()
+    except KmigrateError:
+        return []  # who may not read ACLs has created none
+    topics = {topic for topic, _ in notes}
+    name, bootstrap = source.settings.name, source.settings.bootstrap_servers
+    return [
+        warn(
+            "writers-stay-denied",
+            f"an ACL denies {rule.principal} to write {rule.name} at {name}",
+            f"before its clients return: kafka-acls.sh --bootstrap-server {bootstrap} --remove --force "
+            f"--deny-principal {quoted(rule.principal)} --operation Write --topic {quoted(rule.name)}",
+        )
+        for rule in sorted(rules)
+        if rule.name in topics and rule == deny_write(rule.principal, rule.name)
+    ]
 
 
 async def examine_source(

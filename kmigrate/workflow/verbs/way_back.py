@@ -22,21 +22,22 @@ from kmigrate.errors import BrokerRefused, KmigrateError
 from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence
-from kmigrate.model.records import SIZE_LIMIT, PromoteTerms, TopicRecord
+from kmigrate.model.records import SIZE_LIMIT, LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.rights import Rights, Standing
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
-from kmigrate.model.words import advised
+from kmigrate.model.words import advised, as_words
 from kmigrate.net.tasks import together
 from kmigrate.state.log import Decide, StateLog
 from kmigrate.workflow.base.connections import Connections
 from kmigrate.workflow.base.plan import Finding, ok, warn
+from kmigrate.workflow.promote.denying import denials
 from kmigrate.workflow.promote.rollback import MOST_ROLLBACKS
 from kmigrate.workflow.promote.transactions import is_transactional, left_behind
 from kmigrate.workflow.verbs.proposal import Write
 from kmigrate.workflow.verbs.routers import unheard_routers
 
-__all__ = ["ending", "open_way_backs", "way_back_findings", "without_way_back"]
+__all__ = ["denial_findings", "ending", "open_way_backs", "way_back_findings", "without_way_back"]
 
 _BROKERS_LIMIT = "message.max.bytes"
 _HOLES = "kmigrate-holes-"
@@ -188,6 +189,41 @@ def way_back_findings(link: str, reasons: Mapping[str, Sequence[str]]) -> list[F
             f"later: {advised('rollback', link, topic)}",
         )
         for topic, why in reasons.items()
+    ]
+
+
+async def denial_findings(
+    source: ClusterClient, link: LinkRecord, reasons: Mapping[str, Sequence[str]]
+) -> list[Finding]:
+    """Say of each topic with a way back whom the source refuses meanwhile, or why the source goes on to take writes."""
+    topics = [topic for topic, why in reasons.items() if not why]
+    if not topics or not link.settings.deny_writers:
+        return []
+    try:
+        found = await denials(source, topics) or {}
+    except KmigrateError as error:
+        return [warn("writers-not-denied", f"who may write at {link.source.name} is not known: {error.what}")]
+    by_reason: dict[str, list[str]] = {}
+    for topic, denied in found.items():
+        if denied.open:
+            by_reason.setdefault(denied.open, []).append(topic)
+    open_ = [
+        warn(
+            "writers-not-denied",
+            f"{link.source.name} goes on to take writes of others to {', '.join(named)} after the flip: {why}",
+            "a record that somebody else writes there ends the way back",
+        )
+        for why, named in by_reason.items()
+    ]
+    return open_ + [
+        ok(
+            "writers-denied",
+            f"while topic {topic} has a way back, {denied.names} may not write it at {link.source.name}: "
+            "TOPIC_AUTHORIZATION_FAILED ends most producers",
+            f"where they have to go on: kmigrate link alter {as_words(link.name)} --set deny_writers=false",
+        )
+        for topic, denied in found.items()
+        if denied.entries
     ]
 
 

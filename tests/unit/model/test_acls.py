@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kmigrate.model.acls import GROUP, PREFIXED, TOPIC, Acl, group_rights, host_bound, topic_rights, writers
+from kmigrate.model.acls import (
+    GROUP,
+    PREFIXED,
+    TOPIC,
+    Acl,
+    deny_entries,
+    deny_write,
+    group_rights,
+    host_bound,
+    topic_rights,
+    writers,
+)
 
 
 def rule(operation: str, name: str = "orders", *, allow: bool = True, pattern: str = "literal", of: str = TOPIC) -> Acl:
@@ -67,3 +78,15 @@ def test_the_rules_for_single_hosts_are_those_that_cover_the_topic() -> None:
     by_prefix = replace(rule("READ", "ord", allow=False, pattern=PREFIXED), host="10.0.0.2")
     elsewhere = replace(rule("WRITE", "pay"), host="10.0.0.1")
     assert host_bound([here, by_prefix, elsewhere, rule("WRITE")], "orders") == (by_prefix, here)
+
+
+def test_writers_are_denied_by_name_but_for_those_that_are_spared_and_those_that_are_denied_already() -> None:
+    bob, cid = replace(rule("ALL", "*"), principal="User:bob"), replace(rule("WRITE"), principal="User:cid")
+    rules = [rule("WRITE", "ord", pattern=PREFIXED), rule("READ"), bob, cid, deny_write("User:bob", "orders")]
+    assert deny_entries(rules, "orders", {"User:cid"}) == (deny_write("User:ann", "orders"),)
+
+
+def test_nobody_is_denied_where_everybody_or_a_whole_group_may_write() -> None:
+    for principal in ("User:*", "Group:writers"):
+        found = deny_entries([rule("WRITE"), replace(rule("WRITE", "*"), principal=principal)], "orders", {"User:me"})
+        assert found == f"{principal} may write, and a denial of that could stop kmigrate, too"

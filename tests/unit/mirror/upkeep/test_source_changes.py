@@ -27,7 +27,7 @@ from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.link_settings import DefaultsFrom, LinkSettings
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.presences import Upkept
-from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, Seal, TopicRecord
+from kmigrate.model.records import ClusterRef, DeniedWriters, GroupRecord, LinkRecord, Seal, TopicRecord
 from tests.fakes.state_log import MemoryLog
 
 QUIET = MirrorSettings()
@@ -167,6 +167,22 @@ def test_a_group_whose_rule_the_target_refuses_is_told_and_keeps_no_promote_wait
     assert admin.created == [rules[1]], "the other group has its rule"
     (note,) = kept.notes
     assert note.startswith("admin-refused: group billing: create the ACL")
+
+
+def test_a_deny_entry_of_kmigrate_itself_is_not_carried_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollback has lifted the entry; the ACLs of the source were read before."""
+    allow, deny = (Acl("topic", "t", "User:ann", "*", "WRITE", allow) for allow in (True, False))
+
+    async def told(cluster: Cluster) -> frozenset[Acl]:
+        return cluster.rules
+
+    monkeypatch.setattr(access, "read_acls", told)
+    record = replace(ADOPTED, phase=TopicPhase.MIRRORING, denied=DeniedWriters((deny,), lifted_ms=5))
+    log = MemoryLog(LINK, record)
+    asyncio.run(upkeep(log, Admin(), Cluster(allow, deny))._guarded(None))
+    kept = log.state.topic("l", "t")
+    assert kept is not None
+    assert kept.promote_acls == (allow,)
 
 
 def test_what_is_known_of_topics_and_groups_goes_with_them(monkeypatch: pytest.MonkeyPatch) -> None:

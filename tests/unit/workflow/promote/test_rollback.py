@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from kmigrate.cluster import acls
 from kmigrate.cluster.client import LogOffset, ProducerState
+from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import FenceAck, MirrorPresence, PartitionProgress, RouterPresence
 from kmigrate.model.records import (
@@ -20,6 +22,7 @@ from kmigrate.model.records import (
     BarrierRecord,
     ClusterRef,
     CopyIdentity,
+    DeniedWriters,
     GroupRecord,
     LeaseRecord,
     LinkRecord,
@@ -33,10 +36,11 @@ from kmigrate.model.records import (
     TransactionRecord,
     WayBack,
 )
+from kmigrate.model.rights import Operations, Rights
 from kmigrate.model.routes import Serve, id_shift, routing_table
 from kmigrate.workflow.base.connections import LinkClusters
 from kmigrate.workflow.base.unit import PromoteProgress
-from kmigrate.workflow.promote import barrier, transactions
+from kmigrate.workflow.promote import barrier, denying, transactions
 from kmigrate.workflow.promote.rollback import TopicRollback, rolled_back
 from tests.fakes.scripted_cluster import KEYS, FakeAdmin, FakeCluster, FakeRecent
 from tests.fakes.state_log import MemoryLog
@@ -77,6 +81,7 @@ class Stage:
     recent: FakeRecent = field(default_factory=lambda: FakeRecent(()))
     is_ready: set[str] = field(default_factory=set)
     """Keys of the groups of the topic's unit that can be frozen."""
+    source_admin: FakeAdmin = field(default_factory=FakeAdmin)
 
     @property
     def record(self) -> TopicRecord:
@@ -100,7 +105,7 @@ class Stage:
         self.log.say(MirrorPresence("m1", "l", self.log.state.epoch, True, 500, {"t": progress}))
 
     async def run(self) -> TopicRecord:
-        clusters: Any = LinkClusters(self.log, self.source, FakeAdmin(), self.target, FakeAdmin())  # type: ignore[arg-type]
+        clusters: Any = LinkClusters(self.log, self.source, self.source_admin, self.target, FakeAdmin())  # type: ignore[arg-type]
         rollback = TopicRollback("l", "t", clusters, PromoteProgress(set(self.is_ready)))
         rollback.table.recent = self.recent  # type: ignore[assignment]
 
@@ -448,3 +453,107 @@ def test_a_group_that_is_given_up_leaves_its_topic_promoted_with_the_reason() ->
     assert record.way_back is not None
     assert "is not being rolled back: not-drained: router r" in record.way_back.reason
     assert TopicPhase.ROLLBACK_FENCING not in stage.phases
+
+
+ENTRY = Acl("topic", "t", "User:ann", "*", "WRITE", allow=False)
+IN_FORCE = DeniedWriters((ENTRY,), in_force=True)
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Return a stage whose source denies another writer."""
+    stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, PROMOTES_TABLE, replace(PENDING, denied=IN_FORCE)))
+    stage.source.settings = SimpleNamespace(name="old", security=SimpleNamespace(principal="User:kmigrate"))
+    stage.source_admin.rules = {ENTRY}
+
+    async def read_acls(*_: Any) -> frozenset[Acl]:
+        return frozenset(stage.source_admin.rules)
+
+    async def read_rights(*_: Any) -> Rights:
+        return Rights(Operations.exactly({"ALTER"}))
+
+    monkeypatch.setattr(acls, "read_acls", read_acls)
+    monkeypatch.setattr(denying, "read_acls", read_acls)
+    monkeypatch.setattr(denying, "read_rights", read_rights)
+    return stage
+
+
+def test_no_broker_of_the_source_denies_a_writer_any_more_when_the_topic_is_flipped(guarded: Stage) -> None:
+    at_flip: list[set[Acl]] = []
+
+    def look(record: Any) -> None:
+        if isinstance(record, TopicRecord) and record.phase is TopicPhase.MIRRORING:
+            at_flip.append(set(guarded.source_admin.rules))
+
+    guarded.log.on_append = look
+    record = ended(guarded)
+    assert at_flip == [set()]
+    assert record.denied is not None
+    assert (record.denied.entries, record.denied.may_exist) == ((ENTRY,), False)
+
+
+def test_until_the_last_check_other_writers_are_kept_out(guarded: Stage) -> None:
+    guarded.source.ends = dict.fromkeys(KEYS, LogOffset(0, 101, 3))
+    record = ended(guarded)
+    assert (record.phase, guarded.source_admin.rules) == (TopicPhase.PROMOTED, {ENTRY})
+
+
+def test_an_entry_that_stays_gives_the_rollback_up_and_is_put_in_force_again(
+    guarded: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stubborn(_: Any) -> None: ...
+
+    monkeypatch.setattr(guarded.source_admin, "delete_acls", stubborn)
+    record = ended(guarded)
+    assert record.phase is TopicPhase.PROMOTED
+    assert record.way_back is not None
+    assert "writers-still-denied" in record.way_back.reason
+    assert record.denied == DeniedWriters((ENTRY,))
+
+
+def test_a_rollback_waits_for_entries_that_are_on_their_way(guarded: Stage) -> None:
+    guarded.log = MemoryLog(LINK, ROUTER, *SHARED, replace(PENDING, denied=DeniedWriters((ENTRY,))))
+    record = ended(guarded)
+    assert guarded.phases == [TopicPhase.ROLLBACK_PENDING, TopicPhase.PROMOTED]
+    assert record.way_back is not None
+    assert "keep User:ann out of the source are not in force yet" in record.way_back.reason
+
+
+def test_a_source_that_lets_nobody_delete_the_entries_refuses_the_rollback_before_its_fence(
+    guarded: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_rights(*_: Any) -> Rights:
+        return Rights(Operations.exactly({"DESCRIBE"}))
+
+    monkeypatch.setattr(denying, "read_rights", read_rights)
+    record = ended(guarded)
+    assert guarded.phases == [TopicPhase.ROLLBACK_PENDING, TopicPhase.PROMOTED]
+    assert record.way_back is not None
+    assert "User:ann may not write t at old" in record.way_back.reason
+
+
+@dataclass
+class MortalAdmin(FakeAdmin):
+    """An admin client of a controller that dies once, before or after the deletion of the entries."""
+
+    after: bool = False
+    died: bool = False
+
+    async def delete_acls(self, acls: Any) -> None:
+        if self.died or self.after:
+            await super().delete_acls(acls)
+        if not self.died:
+            self.died = True
+            raise RuntimeError("killed")
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_controller_that_dies_at_the_deletion_is_followed_by_one_that_flips_the_topic(
+    guarded: Stage, after: bool
+) -> None:
+    guarded.source_admin = MortalAdmin(rules={ENTRY}, after=after)
+    with pytest.raises(RuntimeError, match="killed"):
+        ended(guarded)
+    assert guarded.record.phase is TopicPhase.ROLLBACK_FENCED
+    assert ended(guarded).phase is TopicPhase.MIRRORING
+    assert guarded.source_admin.rules == set()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kmigrate.cluster import acls
 from kmigrate.cluster.client import LogOffset, ProducerState
 from kmigrate.errors import Unreachable
 from kmigrate.model.acls import Acl
@@ -356,6 +357,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch, **trouble: Any) -> Stage:
         return frozenset(stage.admin.rules) - ({WRITE} if asked.count(node) < 3 else set())
 
     monkeypatch.setattr(outcome, "read_acls", told)
+    monkeypatch.setattr(acls, "read_acls", told)
     return stage
 
 

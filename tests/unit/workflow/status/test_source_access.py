@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import Closed, LatePolicy, PromoteTerms, TopicRecord
+from kmigrate.model.records import Closed, DeniedWriters, LatePolicy, PromoteTerms, TopicRecord, WayBack
 from kmigrate.workflow.status.snapshot import _source_access
+from tests.fakes.acl_source import may_write
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,20 @@ def test_a_source_that_refused_to_be_closed_is_open_also_while_the_seal_is_taken
     terms = PromoteTerms(0, late=LatePolicy(seal=seal))
     assert _source_access(TopicRecord("l", "t", TopicPhase.PROMOTED, 1, terms=terms, closed=closed)) == shown
     assert _source_access(TopicRecord("l", "t", TopicPhase.FENCED, 1, terms=terms)) == ""
+
+
+@pytest.mark.parametrize(
+    ("denied", "shown"),
+    [
+        (None, "open"),
+        (DeniedWriters((may_write("User:ann", allow=False),)), "open"),
+        (DeniedWriters((may_write("User:ann", allow=False),), in_force=True), "denied to User:ann"),
+        (DeniedWriters((may_write("User:ann", allow=False),), lifted_ms=5), "open"),
+        (DeniedWriters(open="User:* may write"), "open: User:* may write"),
+    ],
+)
+def test_the_source_of_a_topic_that_is_copied_back_names_who_is_denied_or_why_nobody_is(
+    denied: DeniedWriters | None, shown: str
+) -> None:
+    record = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, way_back=WayBack({0: 1}), denied=denied)
+    assert _source_access(record) == shown

@@ -1,0 +1,307 @@
+"""Keeps other writers out of a source topic while the topic is copied back, by deny ACLs (decision 21).
+
+The seal of `closing` would refuse the copy back, too. So where the source has an authorizer, each other principal that
+may write the topic is denied by name.
+
+A  The entries are in the topic's record before they are created, and until no broker of the source has one of them.
+   An equal ACL that exists already is somebody else's: such an ACL is not in the record, and stays.
+B  Entries are created for promoted topics alone. A rollback waits for entries that are on their way (`arriving`). After
+   the last check before its flip, a rollback deletes them, and every broker has to show it (`lift`). An un-fence has
+   them created anew.
+C  A way back that has ended leaves the entries until the source is closed, or until that is known not to happen.
+D  A controller that was taken for dead may create entries once more. So it reads the state log to the end before the
+   creation and after the creation, and deletes what nobody wants any more. For some time after a lift the source is
+   looked at, and such entries are deleted (`_SWEPT_MS`).
+E  kmigrate's own principal is never denied. Where its name is unknown, or an ACL cannot be denied by name, nobody is
+   denied, and the record says why. Should the entries stop kmigrate all the same, they are lifted at once.
+F  No entry is created for a link that is being deleted: `link delete` deletes those of the record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+
+from kmigrate.cluster.acls import read_acls, wait_at_all_brokers
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.rights import read_rights
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
+from kmigrate.model.acls import Acl, deny_entries
+from kmigrate.model.grants import CLUSTER_NAME
+from kmigrate.model.lifecycle import ROLLING_BACK, TopicPhase
+from kmigrate.model.records import DeniedWriters, LinkRecord, TopicRecord
+from kmigrate.model.rehearsals import is_rehearsal
+from kmigrate.model.rights import Standing
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import together
+from kmigrate.workflow.base.connections import Connections
+
+__all__ = ["WriterDenier", "denials", "lift", "lifted", "refuse_unliftable"]
+
+_LOOK_S = 0.5
+_AGAIN_S = 60.0
+"""Seconds between two looks for writers to deny, where none could be denied at the first look."""
+_SWEEP_S = 5.0
+_SWEPT_MS = 600_000
+"""Time after a lift in which the source is looked at for entries that have come back (D)."""
+_PROOF_S = 10.0
+_log = logging.getLogger("kmigrate.controller")
+
+
+async def denials(source: ClusterClient, topics: Collection[str]) -> dict[str, DeniedWriters] | None:
+    """Return by topic whom to deny writing, or why nobody can be denied; None for a source without an authorizer."""
+    who = source.settings.security.principal
+    try:
+        rules = await read_acls(source)
+        if rules is None:
+            return None
+        rights = await read_rights(source, (), ())
+    except Unreachable:
+        raise
+    except KmigrateError as error:
+        return dict.fromkeys(topics, DeniedWriters(open=error.what))
+    if not who.startswith("User:"):
+        return dict.fromkeys(topics, DeniedWriters(open=f"the name of {who} is not known"))
+    if rights.standing("CLUSTER", "ALTER", CLUSTER_NAME) is not Standing.GRANTED:
+        return dict.fromkeys(topics, DeniedWriters(open=f"{who} is not known to have ALTER on the cluster"))
+    return {topic: _denied(deny_entries(rules, topic, {who})) for topic in topics}
+
+
+def _denied(found: tuple[Acl, ...] | str) -> DeniedWriters:
+    if isinstance(found, str):
+        return DeniedWriters(open=found)
+    return DeniedWriters(found, in_force=not found)
+
+
+async def lift(source: ClusterClient, admin: Admin, entries: Collection[Acl], deadline: float) -> None:
+    """Delete deny entries, and wait until no broker of the source has one of them."""
+    refusal: BrokerRefused | None = None
+    try:
+        await admin.delete_acls(entries)
+    except BrokerRefused as refused:  # a person may have deleted the entries by hand
+        refusal, deadline = refused, monotonic()
+
+    def still(node: int) -> KmigrateError:
+        return refusal or Refused("writers-still-denied", f"broker {node} of the source still has the deny entries")
+
+    await wait_at_all_brokers(source, frozenset(entries).isdisjoint, still, deadline)
+
+
+async def refuse_unliftable(source: ClusterClient, record: TopicRecord) -> None:
+    """Refuse a rollback, before its fence, where the source no longer lets kmigrate delete the deny entries."""
+    if record.denied is None or not record.denied.may_exist:
+        return
+    rights = await read_rights(source, (), ())
+    if rights.standing("CLUSTER", "ALTER", CLUSTER_NAME) is Standing.MISSING:
+        rules = await read_acls(source)
+        if rules is None or rules.isdisjoint(record.denied.entries):
+            return
+        name, who = source.settings.name, source.settings.security.principal
+        raise Refused(
+            "writers-still-denied",
+            f"{record.denied.names} may not write {record.topic} at {name}, and {who} may not change that: it "
+            "lacks ALTER on the cluster",
+            next_step=f"grant {who} ALTER on the cluster, or delete the ACLs by hand; then repeat",
+        )
+
+
+class _Step(Enum):
+    """The next step with the deny entries of a topic."""
+
+    CHOOSE = auto()
+    ARRIVE = auto()
+    LEAVE = auto()
+    SWEEP = auto()
+    FORGET = auto()
+
+
+def _concerns(record: TopicRecord) -> bool:
+    """Return whether a topic may need deny entries, or has had some."""
+    wanted = record.phase is TopicPhase.PROMOTED and record.copied_back
+    return wanted or (record.denied is not None and bool(record.denied.entries))
+
+
+def _step(state: State, record: TopicRecord, at_ms: int) -> _Step | None:
+    link, denied = state.link(record.link), record.denied
+    if link is None or link.deleting_ms or is_rehearsal(record.link):
+        return None
+    if record.phase in ROLLING_BACK and record.copied_back:
+        return _Step.ARRIVE if denied is not None and denied.arriving else None
+    if record.phase is TopicPhase.PROMOTED and record.copied_back and link.settings.deny_writers:
+        if denied is None or denied.lifted_ms or denied.open:
+            return _Step.CHOOSE
+        return _Step.ARRIVE if denied.arriving else None
+    if denied is None:
+        return None
+    if denied.may_exist:
+        return _Step.LEAVE if record.copied_back or _is_closed(record) else None
+    if not denied.lifted_ms:
+        return None
+    if at_ms - denied.lifted_ms < _SWEPT_MS:
+        return _Step.SWEEP
+    return _Step.FORGET if record.phase is TopicPhase.MIRRORING else None
+
+
+def _is_closed(record: TopicRecord) -> bool:
+    """Return whether the source of a topic without a way back is closed, or is known to stay open (C)."""
+    if not record.at_target or (not record.late.seal and record.closed is None):
+        return True
+    return record.late.seal and record.closed is not None and (record.closed.proven or bool(record.closed.denied))
+
+
+@dataclass(slots=True)
+class WriterDenier:
+    """Creates and deletes the deny entries of promoted topics, as their records demand."""
+
+    connections: Connections
+    troubles: dict[str, str] = field(default_factory=dict)
+    """Reasons by record why entries are not created or deleted yet; the controller tries again."""
+    _looked: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Fence epochs and times of the last looks for writers to deny, by record."""
+    _swept: dict[str, float] = field(default_factory=dict)
+    """Times of the last looks for entries that have come back, by link."""
+
+    async def run(self) -> None:
+        """Create and delete entries at every change of the state log, until cancelled."""
+        while True:
+            await self.look()
+            await self.connections.log.changed(_LOOK_S)
+
+    async def look(self) -> None:
+        """Take the next step with each topic."""
+        state = self.connections.log.state
+        due: dict[tuple[str, _Step], list[TopicRecord]] = {}
+        for record in state.topics_that(_concerns):
+            step = _step(state, record, self.connections.log.now_ms())
+            if step is not None and self._is_time(record, step):
+                due.setdefault((record.link, step), []).append(record)
+        taken = {record.key for records in due.values() for record in records}
+        self.troubles = {key: why for key, why in self.troubles.items() if key in taken}
+        await together(*(self._try(link, step, records) for (link, step), records in due.items()))
+        if self.troubles:
+            await sleep(_LOOK_S)
+
+    def _is_time(self, record: TopicRecord, step: _Step) -> bool:
+        if step is _Step.CHOOSE:
+            looked = self._looked.get(record.key)
+            return looked is None or looked[0] != record.fence_epoch or monotonic() - looked[1] >= _AGAIN_S
+        if step is _Step.SWEEP:
+            return monotonic() - self._swept.get(record.link, -_SWEEP_S) >= _SWEEP_S
+        return True
+
+    async def _try(self, name: str, step: _Step, records: Sequence[TopicRecord]) -> None:
+        link = self.connections.log.state.link(name)
+        if link is None:
+            return
+        try:
+            await self._take(link, step, records)
+        except KmigrateError as error:
+            self.troubles |= dict.fromkeys((each.key for each in records), f"tried again: {error.summary}")
+        else:
+            for record in records:
+                self.troubles.pop(record.key, None)
+
+    async def _take(self, link: LinkRecord, step: _Step, records: Sequence[TopicRecord]) -> None:
+        source, admin = await self.connections.source(link)
+        match step:
+            case _Step.CHOOSE:
+                await self._choose(source, records)
+            case _Step.ARRIVE:
+                await self._arrive(link, source, admin, records)
+            case _Step.LEAVE:
+                await self._leave(source, admin, records)
+            case _Step.SWEEP:
+                await self._sweep(link, source, admin, records)
+            case _Step.FORGET:
+                for record in records:
+                    await self._write(record, _Step.FORGET, None)
+
+    async def _choose(self, source: ClusterClient, records: Sequence[TopicRecord]) -> None:
+        found = await denials(source, [record.topic for record in records])
+        for record in records:
+            self._looked[record.key] = record.fence_epoch, monotonic()
+            if found is not None and found[record.topic] != record.denied:
+                await self._write(record, _Step.CHOOSE, found[record.topic])
+
+    async def _arrive(
+        self, link: LinkRecord, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
+    ) -> None:
+        state = await self.connections.log.read_to_end()
+        wanted = [each for each in records if self._is_at(state, each, _Step.ARRIVE)]
+        await admin.create_acls(_entries(wanted))
+        state = await self.connections.log.read_to_end()
+        await admin.delete_acls(_entries([each for each in wanted if _is_unwanted(state, link, each)]))
+        wanted = [each for each in wanted if self._is_at(state, each, _Step.ARRIVE)]
+        if not wanted:
+            return
+
+        def missing(node: int) -> KmigrateError:
+            return Refused("writers-not-denied", f"broker {node} of the source does not have the deny entries yet")
+
+        await wait_at_all_brokers(source, frozenset(_entries(wanted)).issubset, missing, monotonic() + _PROOF_S)
+        rights = await read_rights(source, [each.topic for each in wanted], ())
+        for record in wanted:
+            denied = record.denied or DeniedWriters()
+            after = replace(denied, in_force=True)
+            if rights.standing("TOPIC", "WRITE", record.topic) is Standing.MISSING:
+                await lift(source, admin, denied.entries, monotonic() + _PROOF_S)
+                after = DeniedWriters(open=f"the deny entries stopped {source.settings.security.principal}, too")
+            await self._write(record, _Step.ARRIVE, after)
+
+    async def _leave(self, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]) -> None:
+        await lift(source, admin, _entries(records), monotonic() + _PROOF_S)
+        for record in records:
+            after = lifted(record.denied, self.connections.log.now_ms())
+            await self._write(record, _Step.LEAVE, after)
+
+    async def _sweep(
+        self, link: LinkRecord, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
+    ) -> None:
+        self._swept[link.name] = monotonic()
+        back = (await read_acls(source) or frozenset()).intersection(_entries(records))
+        if back:
+            _log.warning("deny entries have come back on %s, and are deleted: %s", link.source.name, _named(back))
+            await admin.delete_acls(sorted(back))
+
+    def _is_at(self, state: State, record: TopicRecord, step: _Step) -> bool:
+        """Return whether a topic still has the same entries, and the same next step."""
+        now = state.topic(record.link, record.topic)
+        if now is None or now.denied != record.denied:
+            return False
+        return _step(state, now, self.connections.log.now_ms()) is step
+
+    async def _write(self, record: TopicRecord, step: _Step, denied: DeniedWriters | None) -> None:
+        """Write what has become of the entries, unless the topic's next step is another by now."""
+
+        def decide(state: State) -> TopicRecord | None:
+            now = state.topic(record.link, record.topic)
+            return replace(now, denied=denied) if now is not None and self._is_at(state, record, step) else None
+
+        await self.connections.log.append(decide)
+
+
+def lifted(denied: DeniedWriters | None, at_ms: int) -> DeniedWriters | None:
+    """Return entries that are proven to be gone; None where there were none."""
+    if denied is None or not denied.entries:
+        return None
+    return replace(denied, in_force=False, lifted_ms=denied.lifted_ms or at_ms)
+
+
+def _entries(records: Collection[TopicRecord]) -> list[Acl]:
+    return sorted({entry for record in records if record.denied is not None for entry in record.denied.entries})
+
+
+def _is_unwanted(state: State, link: LinkRecord, record: TopicRecord) -> bool:
+    """Return whether nobody but us would delete the entries that were just created (D, F)."""
+    current, now = state.link(link.name), state.topic(record.link, record.topic)
+    if current is None or current.deleting_ms or now is None:
+        return True
+    return now.denied is None or not now.denied.may_exist
+
+
+def _named(entries: Collection[Acl]) -> str:
+    return "; ".join(map(str, sorted(entries)))
