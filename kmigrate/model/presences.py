@@ -128,6 +128,8 @@ class MirrorPresence:
     """Room that the link's topics take on the target; reported by the lease's holder."""
     disk_low: str = ""
     """Target's log directories whose low space makes this process hold copies back, and what to do; or ''."""
+    writes_as: str = ""
+    """Name of this process's principal at the source, as far as the configuration tells."""
 
     @property
     def key(self) -> str:

@@ -511,6 +511,7 @@ class MirrorEngine:
             let_go=self._released_epoch(topics),
             disk=self._gauge.use if self._gauge is not None else None,
             disk_low=" ".join(filter(None, (each.disks.low for each in self._copiers()))),
+            writes_as=self._link.source.settings.security.principal,
         )
 
     def _released_epoch(self, copied: Collection[str]) -> int:

@@ -12,15 +12,16 @@ C  A way back that has ended leaves the entries until the source is closed, or u
 D  A controller that was taken for dead may create entries once more. So it reads the state log to the end before the
    creation and after the creation, and deletes what nobody wants any more. For some time after a lift the source is
    looked at, and such entries are deleted (`_SWEPT_MS`).
-E  kmigrate's own principal is never denied. Where its name is unknown, or an ACL cannot be denied by name, nobody is
-   denied, and the record says why. Should the entries stop kmigrate all the same, they are lifted at once.
+E  kmigrate's own principals are never denied: the controller's, and those that the mirrors report. Where a name is
+   unknown, or an ACL cannot be denied by name, nobody is denied, and the record says why. Should the entries stop
+   kmigrate all the same, or a mirror start under a name that is denied, they are lifted at once.
 F  No entry is created for a link that is being deleted: `link delete` deletes those of the record.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -32,15 +33,17 @@ from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
 from kmigrate.model.acls import Acl, deny_entries
 from kmigrate.model.grants import CLUSTER_NAME
 from kmigrate.model.lifecycle import ROLLING_BACK, TopicPhase
+from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import DeniedWriters, LinkRecord, TopicRecord
 from kmigrate.model.rehearsals import is_rehearsal
 from kmigrate.model.rights import Standing
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import together
+from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 
-__all__ = ["WriterDenier", "denials", "lift", "lifted", "refuse_unliftable"]
+__all__ = ["WriterDenier", "denials", "lift", "lifted", "mirror_principals", "refuse_unliftable"]
 
 _LOOK_S = 0.5
 _AGAIN_S = 60.0
@@ -52,9 +55,13 @@ _PROOF_S = 10.0
 _log = logging.getLogger("kmigrate.controller")
 
 
-async def denials(source: ClusterClient, topics: Collection[str]) -> dict[str, DeniedWriters] | None:
-    """Return by topic whom to deny writing, or why nobody can be denied; None for a source without an authorizer."""
+async def denials(source: ClusterClient, topics: Collection[str], mirrors: Set[str]) -> dict[str, DeniedWriters] | None:
+    """Return by topic whom to deny writing, or why nobody can be denied; None for a source without an authorizer.
+
+    `mirrors`: the principals of the link's mirrors at the source.
+    """
     who = source.settings.security.principal
+    spared = {who, *mirrors}
     try:
         rules = await read_acls(source)
         if rules is None:
@@ -64,11 +71,17 @@ async def denials(source: ClusterClient, topics: Collection[str]) -> dict[str, D
         raise
     except KmigrateError as error:
         return dict.fromkeys(topics, DeniedWriters(open=error.what))
-    if not who.startswith("User:"):
-        return dict.fromkeys(topics, DeniedWriters(open=f"the name of {who} is not known"))
+    if unnamed := sorted(each for each in spared if not each.startswith("User:")):
+        return dict.fromkeys(topics, DeniedWriters(open=f"the name of {unnamed[0]} is not known"))
     if rights.standing("CLUSTER", "ALTER", CLUSTER_NAME) is not Standing.GRANTED:
         return dict.fromkeys(topics, DeniedWriters(open=f"{who} is not known to have ALTER on the cluster"))
-    return {topic: _denied(deny_entries(rules, topic, {who})) for topic in topics}
+    return {topic: _denied(deny_entries(rules, topic, spared)) for topic in topics}
+
+
+def mirror_principals(log: StateLog, link: str) -> frozenset[str]:
+    """Return the principals at the source of a link's running mirrors."""
+    names = {mirror.writes_as for mirror in log.alive(MirrorPresence) if mirror.link == link}
+    return frozenset(names - {""})
 
 
 def _denied(found: tuple[Acl, ...] | str) -> DeniedWriters:
@@ -115,6 +128,7 @@ class _Step(Enum):
     CHOOSE = auto()
     ARRIVE = auto()
     LEAVE = auto()
+    SPARE = auto()
     SWEEP = auto()
     FORGET = auto()
 
@@ -125,7 +139,7 @@ def _concerns(record: TopicRecord) -> bool:
     return wanted or (record.denied is not None and bool(record.denied.entries))
 
 
-def _step(state: State, record: TopicRecord, at_ms: int) -> _Step | None:
+def _step(state: State, record: TopicRecord, at_ms: int, mirrors: Set[str]) -> _Step | None:
     link, denied = state.link(record.link), record.denied
     if link is None or link.deleting_ms or is_rehearsal(record.link):
         return None
@@ -134,6 +148,8 @@ def _step(state: State, record: TopicRecord, at_ms: int) -> _Step | None:
     if record.phase is TopicPhase.PROMOTED and record.copied_back and link.settings.deny_writers:
         if denied is None or denied.lifted_ms or denied.open:
             return _Step.CHOOSE
+        if any(entry.principal in mirrors for entry in denied.entries):
+            return _Step.SPARE  # a mirror has started under a name that is denied
         return _Step.ARRIVE if denied.arriving else None
     if denied is None:
         return None
@@ -176,7 +192,7 @@ class WriterDenier:
         state = self.connections.log.state
         due: dict[tuple[str, _Step], list[TopicRecord]] = {}
         for record in state.topics_that(_concerns):
-            step = _step(state, record, self.connections.log.now_ms())
+            step = self._step(state, record)
             if step is not None and self._is_time(record, step):
                 due.setdefault((record.link, step), []).append(record)
         taken = {record.key for records in due.values() for record in records}
@@ -184,6 +200,10 @@ class WriterDenier:
         await together(*(self._try(link, step, records) for (link, step), records in due.items()))
         if self.troubles:
             await sleep(_LOOK_S)
+
+    def _step(self, state: State, record: TopicRecord) -> _Step | None:
+        log = self.connections.log
+        return _step(state, record, log.now_ms(), mirror_principals(log, record.link))
 
     def _is_time(self, record: TopicRecord, step: _Step) -> bool:
         if step is _Step.CHOOSE:
@@ -214,6 +234,8 @@ class WriterDenier:
                 await self._arrive(link, source, admin, records)
             case _Step.LEAVE:
                 await self._leave(source, admin, records)
+            case _Step.SPARE:
+                await self._spare(source, admin, records)
             case _Step.SWEEP:
                 await self._sweep(link, source, admin, records)
             case _Step.FORGET:
@@ -221,7 +243,8 @@ class WriterDenier:
                     await self._write(record, _Step.FORGET, None)
 
     async def _choose(self, source: ClusterClient, records: Sequence[TopicRecord]) -> None:
-        found = await denials(source, [record.topic for record in records])
+        mirrors = mirror_principals(self.connections.log, records[0].link)
+        found = await denials(source, [record.topic for record in records], mirrors)
         for record in records:
             self._looked[record.key] = record.fence_epoch, monotonic()
             if found is not None and found[record.topic] != record.denied:
@@ -258,6 +281,13 @@ class WriterDenier:
             after = lifted(record.denied, self.connections.log.now_ms())
             await self._write(record, _Step.LEAVE, after)
 
+    async def _spare(self, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]) -> None:
+        """Delete entries that deny a mirror; the next look denies all others anew."""
+        await lift(source, admin, _entries(records), monotonic() + _PROOF_S)
+        mirrors = ", ".join(sorted(mirror_principals(self.connections.log, records[0].link)))
+        for record in records:
+            await self._write(record, _Step.SPARE, DeniedWriters(open=f"a mirror logs in as {mirrors}"))
+
     async def _sweep(
         self, link: LinkRecord, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
     ) -> None:
@@ -272,7 +302,7 @@ class WriterDenier:
         now = state.topic(record.link, record.topic)
         if now is None or now.denied != record.denied:
             return False
-        return _step(state, now, self.connections.log.now_ms()) is step
+        return self._step(state, now) is step
 
     async def _write(self, record: TopicRecord, step: _Step, denied: DeniedWriters | None) -> None:
         """Write what has become of the entries, unless the topic's next step is another by now."""

@@ -38,6 +38,7 @@ from kmigrate.workflow.base.plan import Finding, Level, ok, refuse, warn
 from kmigrate.workflow.base.running import until_mirroring
 from kmigrate.workflow.groups.misplaced import promoted_group_findings
 from kmigrate.workflow.groups.readers import reading_groups
+from kmigrate.workflow.promote.denying import mirror_principals
 from kmigrate.workflow.promote.direct_writers import Straggler, look_for_direct_writers
 from kmigrate.workflow.promote.outcome import given_up
 from kmigrate.workflow.promote.sealing import Sealer, strays
@@ -147,7 +148,9 @@ async def _promote_topics(
     refuse_if(judged.verb, *found)
     final |= await without_way_back(connections, source, source_admin, new, terms)
     if terms.way_back:
-        found += [*way_back_findings(link.name, final), *await denial_findings(source, link, final)]
+        found += way_back_findings(link.name, final)
+        mirrors = mirror_principals(connections.log, link.name)
+        found += await denial_findings(source, link, final, mirrors)
     found += [each for record in new if record.generation for each in forced_aborts(connections.log.state, record)]
     found += await _groups_left_behind(connections, link, source, source_admin, names)
     found += await marker_findings(connections.target, connections.target_admin, link, new, finish=False)

@@ -5,7 +5,7 @@ A topic that lacks something is promoted all the same, without a way back, and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from kmigrate.cluster.admin import Admin, ConfigValue
@@ -193,14 +193,17 @@ def way_back_findings(link: str, reasons: Mapping[str, Sequence[str]]) -> list[F
 
 
 async def denial_findings(
-    source: ClusterClient, link: LinkRecord, reasons: Mapping[str, Sequence[str]]
+    source: ClusterClient, link: LinkRecord, reasons: Mapping[str, Sequence[str]], mirrors: Set[str]
 ) -> list[Finding]:
-    """Say of each topic with a way back whom the source refuses meanwhile, or why the source goes on to take writes."""
+    """Say of each topic with a way back whom the source refuses meanwhile, or why the source goes on to take writes.
+
+    `mirrors`: the principals of the link's mirrors at the source.
+    """
     topics = [topic for topic, why in reasons.items() if not why]
     if not topics or not link.settings.deny_writers:
         return []
     try:
-        found = await denials(source, topics) or {}
+        found = await denials(source, topics, mirrors) or {}
     except KmigrateError as error:
         return [warn("writers-not-denied", f"who may write at {link.source.name} is not known: {error.what}")]
     by_reason: dict[str, list[str]] = {}

@@ -13,6 +13,7 @@ import pytest
 from kmigrate.errors import BrokerRefused, Refused
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import (
     Closed,
     DeniedWriters,
@@ -33,6 +34,7 @@ PROMOTED = TopicRecord(
     "l", "t", TopicPhase.PROMOTED, 1, partitions=1, barrier={0: PartitionBarrier(100, 3)}, way_back=WAY
 )
 ENTRY = may_write("User:ann", allow=False)
+MIRROR = MirrorPresence("m", "l", 1, True, 500)
 IN_FORCE = DeniedWriters((ENTRY,), in_force=True)
 ENDED = replace(PROMOTED, way_back=replace(WAY, ended="somebody wrote"), denied=IN_FORCE)
 CLOSED = replace(ENDED, closed=Closed("", proven=True))
@@ -79,6 +81,33 @@ def test_each_other_principal_that_may_write_is_denied_by_name_and_kmigrate_is_n
     assert source.denials == {ENTRY}
     written = [record.denied for record in log.history if isinstance(record, TopicRecord)]
     assert written[1] == DeniedWriters((ENTRY,)), "the entries are in the record before they are created"
+
+
+def test_a_mirror_that_logs_in_under_a_name_of_its_own_is_not_denied() -> None:
+    bob = may_write("User:bob")
+    source, log = AclSource({OURS, THEIRS, bob}), MemoryLog(LINK, PROMOTED)
+    log.say(replace(MIRROR, writes_as="User:bob"))
+    assert looked(log, source).denied == IN_FORCE
+    assert source.denials == {ENTRY}
+
+
+def test_a_mirror_that_starts_under_a_name_that_is_denied_is_let_in() -> None:
+    source, log = AclSource({OURS, may_write("User:bob")}), MemoryLog(LINK, PROMOTED)
+    looked(log, source)
+    assert source.denials == {may_write("User:bob", allow=False)}
+    log.say(replace(MIRROR, writes_as="User:bob"))
+    assert looked(log, source, times=1).denied == DeniedWriters(open="a mirror logs in as User:bob")
+    assert not source.denials
+    looked(log, source)  # another controller looks anew
+    assert not source.denials
+
+
+def test_nobody_is_denied_where_the_name_of_a_mirror_is_not_known() -> None:
+    source, log = AclSource(), MemoryLog(LINK, PROMOTED)
+    log.say(replace(MIRROR, writes_as="the principal of its token"))
+    denied = looked(log, source).denied
+    assert denied is not None and denied.open == "the name of the principal of its token is not known"
+    assert not source.denials
 
 
 def test_rights_by_prefix_and_by_star_are_denied_on_the_topic_alone() -> None:

@@ -34,7 +34,7 @@ def _asked() -> Iterator[None]:
 
 
 def found_at(source: Any, link: LinkRecord = LINK, **reasons: list[str]) -> list[Finding]:
-    return asyncio.run(denial_findings(source, link, reasons or {"t": []}))
+    return asyncio.run(denial_findings(source, link, reasons or {"t": []}, set()))
 
 
 def test_the_plan_of_a_promote_names_the_writers_that_the_source_refuses_meanwhile() -> None:
