@@ -70,6 +70,7 @@ def test_routers_are_restarted_one_by_one_and_no_client_has_an_error(
                     await quietly(writer.until, 500)
                     for number, name in enumerate("ab"):
                         assert await quietly(routers[number].stop) == 0
+                        await world.log.read_to_end()
                         assert [r.name for r in world.log.state.routers()] != ["a", "b"], "it left with a word"
                         routers[number] = start_router(name, target, ports[number])
                         await quietly(writer.until, writer.acked + 500)

@@ -62,7 +62,7 @@ class Connections:
     def clients(self) -> list[ClientSpec]:
         return [
             ProducerSpec(f"{self.once}-idempotent", "librdkafka", self.once, _RATE),
-            TransactionalSpec(f"{self.once}-till", self.once, _RATE),
+            TransactionalSpec(f"{self.once}-till", self.once, _RATE / 3),  # each is a hole, slow with three replicas
             ProducerSpec(f"{self.again}-bare", "librdkafka", self.again, _RATE, idempotent=False),
             *(ConsumerSpec(f"{self.once}-reader-{n}", "librdkafka", self.group, self.topics) for n in (1, 2)),
         ]
