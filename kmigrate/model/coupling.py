@@ -7,29 +7,43 @@ unit, and are promoted and rolled back together. A topic or group that no transa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from kmigrate.model.records import TransactionRecord
 
-__all__ = ["commits_in_transactions", "coupled_topics", "unit_of"]
+__all__ = ["Coupling", "commits_in_transactions", "coupled_topics", "unit_of"]
+
+
+class Coupling(Protocol):
+    """Topics and groups that transactions couple, as a `TransactionRecord` names them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def topics(self) -> Sequence[str]: ...
+
+    @property
+    def groups(self) -> Sequence[str]: ...
 
 
 def unit_of(
-    transactions: Iterable[TransactionRecord], topics: Collection[str] = (), groups: Collection[str] = ()
+    couplings: Iterable[Coupling], topics: Collection[str] = (), groups: Collection[str] = ()
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the other topics and the other groups of a unit, each with a transactional id that couples it."""
+    """Return the other topics and the other groups of a unit, each with the name of a coupling."""
     found: tuple[dict[str, str], dict[str, str]] = ({}, {})
     unit = (set(topics), set(groups))
-    left = [t for t in transactions if len(t.topics) + len(t.groups) > 1]
+    left = [each for each in couplings if len(each.topics) + len(each.groups) > 1]
 
-    def touches(transaction: TransactionRecord) -> bool:
-        return not (unit[0].isdisjoint(transaction.topics) and unit[1].isdisjoint(transaction.groups))
+    def touches(coupling: Coupling) -> bool:
+        return not (unit[0].isdisjoint(coupling.topics) and unit[1].isdisjoint(coupling.groups))
 
-    while near := [t for t in left if touches(t)]:
-        left = [t for t in left if not touches(t)]
-        for transaction in near:
-            for each, known, names in zip(found, unit, (transaction.topics, transaction.groups), strict=True):
-                each.update({name: transaction.name for name in names if name not in known})
+    while near := [each for each in left if touches(each)]:
+        left = [each for each in left if not touches(each)]
+        for coupling in near:
+            for each, known, names in zip(found, unit, (coupling.topics, coupling.groups), strict=True):
+                each.update({name: coupling.name for name in names if name not in known})
                 known.update(names)
     return found
 

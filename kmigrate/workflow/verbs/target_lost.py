@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset, api_versions
@@ -20,6 +21,7 @@ from kmigrate.cluster.groups import GroupHold, held_groups
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.acls import deny_write
+from kmigrate.model.coupling import unit_of
 from kmigrate.model.nearest import name_hint
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.way_back_notes import NoteState, WayBackNote, decode_note, notes_group
@@ -107,13 +109,13 @@ class GroupAtSource:
 
 @dataclass(frozen=True, slots=True)
 class UnitAtSource:
-    """Topics that transactions write together, and the groups whose committed offsets go into these transactions."""
+    """Topics that transactions write together, and the groups with committed offsets in these transactions."""
 
     topics: tuple[str, ...]
     groups: tuple[str, ...]
     transactional_ids: tuple[str, ...]
     more_transactional_ids: int
-    """Number of further transactional ids, whose names no note has."""
+    """Number of further transactional ids; no note has their names."""
     whole_ms: int
     """Each transaction that had ended by this time is whole at the source, by the mirror's clock; 0 if unknown."""
 
@@ -218,7 +220,7 @@ async def denied_at_source(source: ClusterClient, notes: Notes) -> list[Finding]
     try:
         rules = await read_acls(source) or ()
     except KmigrateError:
-        return []  # who may not read ACLs has created none
+        return []  # without the right to read ACLs kmigrate has created none
     topics = {topic for topic, _ in notes}
     name, bootstrap = source.settings.name, source.settings.bootstrap_servers
     return [
@@ -322,17 +324,24 @@ async def _written_by(source: ClusterClient, key: Key, start: int, end: int, pro
     return min(at, end), ""
 
 
+class _Noted(NamedTuple):
+    """A topic's note as a coupling."""
+
+    name: str
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
 def _units(notes: Notes, rows: Sequence[PartitionAtSource]) -> Iterator[UnitAtSource]:
     """Yield the units of the noted topics that are written in transactions, by their topics."""
     writers = {topic: note for (topic, _), note in notes.items() if note.transactional_ids}
+    couplings = [_Noted(topic, (topic, *note.coupled_topics), note.coupled_groups) for topic, note in writers.items()]
     left = set(writers)
     while left:
-        topics, groups = {min(left)}, set[str]()
-        while near := [note for topic, note in writers.items() if topic in left and topic in topics]:
-            left -= topics
-            topics.update(name for note in near for name in note.coupled_topics)
-            groups.update(name for note in near for name in note.coupled_groups)
-            topics.update(name for name, note in writers.items() if not groups.isdisjoint(note.coupled_groups))
+        first = min(left)
+        others, groups = unit_of(couplings, [first])
+        topics = {first, *others}
+        left -= topics
         of_unit = [writers[topic] for topic in topics & writers.keys()]
         yield UnitAtSource(
             tuple(sorted(topics)),
