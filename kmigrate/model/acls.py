@@ -126,7 +126,7 @@ def deny_entries(rules: Iterable[Acl], topic: str, spared: Set[str]) -> tuple[Ac
     An ACL that exists already is somebody else's, and is left out.
     """
     rules = frozenset(rules)
-    allowed = {rule.principal for rule in rules if rule.allow and _lets_write(rule, topic)} - spared
+    allowed = {rule.principal for rule in rules if rule.allow and _is_about_writing(rule, topic)} - spared
     if unnamed := sorted(each for each in allowed if each == _EVERYBODY or not each.startswith(_USER)):
         return f"{', '.join(unnamed)} may write, and a denial of that could stop kmigrate, too"
     wanted = {deny_write(principal, topic) for principal in allowed}
@@ -138,12 +138,12 @@ def deny_write(principal: str, topic: str) -> Acl:
     return Acl(TOPIC, topic, principal, _WILDCARD, "WRITE", allow=False)
 
 
-def _lets_write(rule: Acl, topic: str) -> bool:
+def _is_about_writing(rule: Acl, topic: str) -> bool:
     return rule.covers(TOPIC, topic) and rule.operation in _WRITES
 
 
 def writers(rules: Iterable[Acl], topic: str) -> tuple[str, ...]:
     """Return the principals that some ACL lets write a topic, and that no ACL denies writing from every host."""
-    about = [rule for rule in rules if rule.covers(TOPIC, topic) and rule.operation in _WRITES]
+    about = [rule for rule in rules if _is_about_writing(rule, topic)]
     refused = {rule.principal for rule in about if not rule.allow and rule.host == _WILDCARD}
     return tuple(sorted({rule.principal for rule in about if rule.allow} - refused))

@@ -80,7 +80,7 @@ class WayBackNote:
     coupled_topics: tuple[str, ...] = ()
     """First topics, by name, that these ids write, with this topic."""
     coupled_groups: tuple[str, ...] = ()
-    """First groups, by name, whose committed offsets go into transactions of these ids."""
+    """First groups, by name, with committed offsets in transactions of these ids."""
 
     @property
     def lacked(self) -> int:

@@ -3,7 +3,7 @@
 The seal of `closing` would refuse the copy back, too. So where the source has an authorizer, each other principal that
 may write the topic is denied by name.
 
-A  The entries are in the topic's record before they are created, and until no broker of the source has one of them.
+A  The entries are in the topic's record before they are created, and until no broker of the source has an entry.
    An equal ACL that exists already is somebody else's: such an ACL is not in the record, and stays.
 B  Entries are created for promoted topics alone. A rollback waits for entries that are on their way (`arriving`). After
    the last check before its flip, a rollback deletes them, and every broker has to show it (`lift`). An un-fence has
@@ -43,7 +43,7 @@ from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.connections import Connections
 
-__all__ = ["WriterDenier", "denials", "lift", "lifted", "mirror_principals", "refuse_unliftable"]
+__all__ = ["WriterDenier", "denials", "entries_of", "lift", "lifted", "mirror_principals", "refuse_unliftable"]
 
 _LOOK_S = 0.5
 _AGAIN_S = 60.0
@@ -56,7 +56,7 @@ _log = logging.getLogger("kmigrate.controller")
 
 
 async def denials(source: ClusterClient, topics: Collection[str], mirrors: Set[str]) -> dict[str, DeniedWriters] | None:
-    """Return by topic whom to deny writing, or why nobody can be denied; None for a source without an authorizer.
+    """Return by topic the principals to deny, or why nobody can be denied; None for a source without an authorizer.
 
     `mirrors`: the principals of the link's mirrors at the source.
     """
@@ -91,7 +91,7 @@ def _denied(found: tuple[Acl, ...] | str) -> DeniedWriters:
 
 
 async def lift(source: ClusterClient, admin: Admin, entries: Collection[Acl], deadline: float) -> None:
-    """Delete deny entries, and wait until no broker of the source has one of them."""
+    """Delete deny entries, and wait until no broker of the source has any of the entries."""
     refusal: BrokerRefused | None = None
     try:
         await admin.delete_acls(entries)
@@ -189,10 +189,12 @@ class WriterDenier:
 
     async def look(self) -> None:
         """Take the next step with each topic."""
-        state = self.connections.log.state
+        log = self.connections.log
+        state, at_ms = log.state, log.now_ms()
+        mirrors = {link.name: mirror_principals(log, link.name) for link in state.links()}
         due: dict[tuple[str, _Step], list[TopicRecord]] = {}
         for record in state.topics_that(_concerns):
-            step = self._step(state, record)
+            step = _step(state, record, at_ms, mirrors.get(record.link, frozenset()))
             if step is not None and self._is_time(record, step):
                 due.setdefault((record.link, step), []).append(record)
         taken = {record.key for records in due.values() for record in records}
@@ -200,10 +202,6 @@ class WriterDenier:
         await together(*(self._try(link, step, records) for (link, step), records in due.items()))
         if self.troubles:
             await sleep(_LOOK_S)
-
-    def _step(self, state: State, record: TopicRecord) -> _Step | None:
-        log = self.connections.log
-        return _step(state, record, log.now_ms(), mirror_principals(log, record.link))
 
     def _is_time(self, record: TopicRecord, step: _Step) -> bool:
         if step is _Step.CHOOSE:
@@ -233,9 +231,10 @@ class WriterDenier:
             case _Step.ARRIVE:
                 await self._arrive(link, source, admin, records)
             case _Step.LEAVE:
-                await self._leave(source, admin, records)
+                await self._let_in(source, admin, records, step)
             case _Step.SPARE:
-                await self._spare(source, admin, records)
+                mirrors = ", ".join(sorted(mirror_principals(self.connections.log, link.name)))
+                await self._let_in(source, admin, records, step, f"a mirror logs in as {mirrors}")
             case _Step.SWEEP:
                 await self._sweep(link, source, admin, records)
             case _Step.FORGET:
@@ -255,9 +254,9 @@ class WriterDenier:
     ) -> None:
         state = await self.connections.log.read_to_end()
         wanted = [each for each in records if self._is_at(state, each, _Step.ARRIVE)]
-        await admin.create_acls(_entries(wanted))
+        await admin.create_acls(entries_of(wanted))
         state = await self.connections.log.read_to_end()
-        await admin.delete_acls(_entries([each for each in wanted if _is_unwanted(state, link, each)]))
+        await admin.delete_acls(entries_of([each for each in wanted if _is_unwanted(state, link, each)]))
         wanted = [each for each in wanted if self._is_at(state, each, _Step.ARRIVE)]
         if not wanted:
             return
@@ -265,36 +264,33 @@ class WriterDenier:
         def missing(node: int) -> KmigrateError:
             return Refused("writers-not-denied", f"broker {node} of the source does not have the deny entries yet")
 
-        await wait_at_all_brokers(source, frozenset(_entries(wanted)).issubset, missing, monotonic() + _PROOF_S)
+        await wait_at_all_brokers(source, frozenset(entries_of(wanted)).issubset, missing, monotonic() + _PROOF_S)
         rights = await read_rights(source, [each.topic for each in wanted], ())
+        stopped = [each for each in wanted if rights.standing("TOPIC", "WRITE", each.topic) is Standing.MISSING]
         for record in wanted:
-            denied = record.denied or DeniedWriters()
-            after = replace(denied, in_force=True)
-            if rights.standing("TOPIC", "WRITE", record.topic) is Standing.MISSING:
-                await lift(source, admin, denied.entries, monotonic() + _PROOF_S)
-                after = DeniedWriters(open=f"the deny entries stopped {source.settings.security.principal}, too")
-            await self._write(record, _Step.ARRIVE, after)
+            if record not in stopped:
+                await self._write(record, _Step.ARRIVE, replace(record.denied or DeniedWriters(), in_force=True))
+        if stopped:
+            why = f"the deny entries stopped {source.settings.security.principal}, too"
+            await self._let_in(source, admin, stopped, _Step.ARRIVE, why)
 
-    async def _leave(self, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]) -> None:
-        await lift(source, admin, _entries(records), monotonic() + _PROOF_S)
+    async def _let_in(
+        self, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord], step: _Step, why: str = ""
+    ) -> None:
+        """Delete the entries of topics; `why` keeps the topics open until a later look for writers to deny."""
+        await lift(source, admin, entries_of(records), monotonic() + _PROOF_S)
         for record in records:
-            after = lifted(record.denied, self.connections.log.now_ms())
-            await self._write(record, _Step.LEAVE, after)
-
-    async def _spare(self, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]) -> None:
-        """Delete entries that deny a mirror; the next look denies all others anew."""
-        await lift(source, admin, _entries(records), monotonic() + _PROOF_S)
-        mirrors = ", ".join(sorted(mirror_principals(self.connections.log, records[0].link)))
-        for record in records:
-            await self._write(record, _Step.SPARE, DeniedWriters(open=f"a mirror logs in as {mirrors}"))
+            after = DeniedWriters(open=why) if why else lifted(record.denied, self.connections.log.now_ms())
+            await self._write(record, step, after)
 
     async def _sweep(
         self, link: LinkRecord, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
     ) -> None:
         self._swept[link.name] = monotonic()
-        back = (await read_acls(source) or frozenset()).intersection(_entries(records))
+        back = (await read_acls(source) or frozenset()).intersection(entries_of(records))
         if back:
-            _log.warning("deny entries have come back on %s, and are deleted: %s", link.source.name, _named(back))
+            named = "; ".join(map(str, sorted(back)))
+            _log.warning("deny entries have come back on %s, and are deleted: %s", link.source.name, named)
             await admin.delete_acls(sorted(back))
 
     def _is_at(self, state: State, record: TopicRecord, step: _Step) -> bool:
@@ -302,7 +298,8 @@ class WriterDenier:
         now = state.topic(record.link, record.topic)
         if now is None or now.denied != record.denied:
             return False
-        return self._step(state, now) is step
+        log = self.connections.log
+        return _step(state, now, log.now_ms(), mirror_principals(log, now.link)) is step
 
     async def _write(self, record: TopicRecord, step: _Step, denied: DeniedWriters | None) -> None:
         """Write what has become of the entries, unless the topic's next step is another by now."""
@@ -321,7 +318,8 @@ def lifted(denied: DeniedWriters | None, at_ms: int) -> DeniedWriters | None:
     return replace(denied, in_force=False, lifted_ms=denied.lifted_ms or at_ms)
 
 
-def _entries(records: Collection[TopicRecord]) -> list[Acl]:
+def entries_of(records: Collection[TopicRecord]) -> list[Acl]:
+    """Return the deny entries that the records of topics name."""
     return sorted({entry for record in records if record.denied is not None for entry in record.denied.entries})
 
 
@@ -331,7 +329,3 @@ def _is_unwanted(state: State, link: LinkRecord, record: TopicRecord) -> bool:
     if current is None or current.deleting_ms or now is None:
         return True
     return now.denied is None or not now.denied.may_exist
-
-
-def _named(entries: Collection[Acl]) -> str:
-    return "; ".join(map(str, sorted(entries)))

@@ -360,7 +360,7 @@ class TopicRollback:
         await self._flip(record)
 
     async def _let_writers_in(self, record: TopicRecord, deadline: float) -> None:
-        """Delete the deny entries at the source, and see that no broker there has one any more (rule E)."""
+        """Delete the deny entries at the source, and see that no broker there has any of them (rule E)."""
         if record.denied is not None and record.denied.may_exist:
             await lift(self.clusters.source, self.clusters.source_admin, record.denied.entries, deadline)
 

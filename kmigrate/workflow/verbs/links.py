@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -40,7 +40,7 @@ from kmigrate.workflow.base.running import (
     start_mirror,
 )
 from kmigrate.workflow.promote.closing import closed_topics, reopen
-from kmigrate.workflow.promote.denying import lift
+from kmigrate.workflow.promote.denying import entries_of, lift
 from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.proposal import Noun, Proposal, propose, refuse_if
 
@@ -295,20 +295,29 @@ async def _open_sources(connections: Connections, link: LinkRecord) -> list[Find
 
 async def _let_writers_in(connections: Connections, link: LinkRecord) -> list[Finding]:
     """Delete the deny entries that kmigrate has put on the source; name those that stay."""
+    records = [each for each in connections.log.state.topics(link.name) if entries_of([each])]
+    if not records or await _not_lifted(connections, link, records) is None:
+        return []
     found: list[Finding] = []
-    for record in connections.log.state.topics(link.name):
-        if record.denied is None or not record.denied.entries:
-            continue
-        try:
-            source, admin = await connections.source(link)
-            await lift(source, admin, record.denied.entries, monotonic() + _LIFT_S)
-        except KmigrateError as error:
-            if not record.denied.may_exist:
-                continue
+    for record in records:  # the failure of all does not tell which entries stay
+        error = await _not_lifted(connections, link, [record])
+        if error is not None and record.denied is not None and record.denied.may_exist:
             what = f"{record.denied.names} may still not write {record.topic} at {link.source.name}: {error.what}"
             way = f"where that cluster goes on: delete these ACLs by hand: {'; '.join(map(str, record.denied.entries))}"
             found.append(warn("writers-stay-denied", what, way))
     return found
+
+
+async def _not_lifted(
+    connections: Connections, link: LinkRecord, records: Sequence[TopicRecord]
+) -> KmigrateError | None:
+    """Delete the deny entries of topics; return the error that leaves some of the entries in place."""
+    try:
+        source, admin = await connections.source(link)
+        await lift(source, admin, entries_of(records), monotonic() + _LIFT_S)
+    except KmigrateError as error:
+        return error
+    return None
 
 
 async def put_back_memory(connections: Connections, link: LinkRecord) -> None:

@@ -195,7 +195,7 @@ def way_back_findings(link: str, reasons: Mapping[str, Sequence[str]]) -> list[F
 async def denial_findings(
     source: ClusterClient, link: LinkRecord, reasons: Mapping[str, Sequence[str]], mirrors: Set[str]
 ) -> list[Finding]:
-    """Say of each topic with a way back whom the source refuses meanwhile, or why the source goes on to take writes.
+    """Say for each topic with a way back which writers the source refuses, or why the source goes on to take writes.
 
     `mirrors`: the principals of the link's mirrors at the source.
     """
