@@ -33,7 +33,7 @@ BUSY_CLEANER = {"log.cleaner.backoff.ms": "200", "log.segment.delete.delay.ms": 
 HASTY = {f"group.consumer.{name}heartbeat.interval.ms": "1000" for name in ("", "min.")} | {
     "group.initial.rebalance.delay.ms": "3000"
 }
-"""A broker whose groups of the new protocol hurry, and whose other groups begin as slowly as by default."""
+"""A broker that hurries groups of the new protocol, and begins other groups as slowly as by default."""
 _OTHER_CONFIGS = (BUSY_CLEANER, HASTY)
 
 _Kind = tuple[str, str, frozenset[tuple[str, str]]]
@@ -44,7 +44,7 @@ class NotEmpty(Exception):
 
 
 class KeptClusters:
-    """Idle clusters without topics and groups: one for each plain side of a migration, and another for each side.
+    """Idle clusters without topics and groups: a plain cluster and another cluster for each side of a migration.
 
     Of a side's clusters with one of the configs above, the cluster that was used last is kept.
     """

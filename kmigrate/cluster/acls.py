@@ -121,7 +121,7 @@ async def read_acls(client: ClusterClient, node: int | None = None) -> frozenset
 async def wait_at_all_brokers(
     client: ClusterClient, holds: Callable[[Set[Acl]], bool], failure: Callable[[int], Exception], deadline: float
 ) -> None:
-    """Wait until the ACLs of every broker are as wanted; raise the failure of a broker whose ACLs are not by then."""
+    """Wait until the ACLs of every broker are as wanted; at the deadline raise the failure of a broker."""
     tries = Backoff(0.005, within_s=deadline - monotonic())
     for node in list(client.metadata.brokers):
         while not await _holds_at(client, node, holds):

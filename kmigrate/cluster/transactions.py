@@ -103,7 +103,7 @@ class OpenTransaction:
 
     @property
     def place(self) -> str:
-        """Where a reader of committed records waits, and for whose transaction."""
+        """Place and transaction that a reader of committed records waits for."""
         who = f"producer {self.producer_id}"
         who = f"{self.transactional_id} ({who})" if self.transactional_id else who
         return f"at offset {self.offset} for the transaction of {who}"

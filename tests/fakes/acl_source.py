@@ -1,4 +1,4 @@
-"""A source with an authorizer: ACLs that its brokers learn of one after the other, and rights of kmigrate."""
+"""A source with an authorizer: ACLs that reach its brokers in turn, and rights of kmigrate."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Reading the code takes Python most of a second, more than most verbs need. So a verb, and an engine of a test, is forked
 from a process that has already read the code. What a verb prints with --json is validated against the published schema.
 
-A `program` is started by Python itself; benches and soaks start all engines so. None of them sees the packages that
+A `program` is started by Python itself; benches and soaks start all engines so. No such process sees the packages that
 only tests have.
 """
 
@@ -131,7 +131,7 @@ class _Forked:
 
 
 class Engine(_Forked):
-    """An engine of the command line, whose output is appended to a file."""
+    """An engine of the command line; its output is appended to a file."""
 
     def __init__(self, words: list[str], log: Path) -> None:
         log.touch()
@@ -139,7 +139,7 @@ class Engine(_Forked):
 
 
 class Client(_Forked):
-    """A live client of the sandbox in a process group of its own, whose output is appended to a file."""
+    """A live client of the sandbox in a process group of its own; its output is appended to a file."""
 
     def __init__(self, launch: Path, log: Path) -> None:
         super().__init__([str(launch)], _run_client, dict(os.environ), os.getcwd(), log)  # noqa: PTH109

@@ -51,7 +51,7 @@ class Cli:
 
 
 class Clients(Traffic):
-    """Live traffic whose processes start in the shortest time."""
+    """Live traffic with processes that start in the shortest time."""
 
     def _spawn(self, launch: Path, log: Path) -> ProcessIdentity:
         if not in_a_test():

@@ -65,7 +65,7 @@ class Copier:
         protocol: str = "classic",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Create a copier; `settings` are settings of both clients, besides the usual ones."""
+        """Create a copier; `settings` are further settings of both clients."""
         self.errors: list[str] = []
         """Errors of transactions; the copier goes on after an abort."""
         self.committed = 0

@@ -243,7 +243,7 @@ def roll_back_with_an_open_transaction(run: Migration) -> None:
 
 
 def end_copier(run: Migration, copier: Copier) -> None:
-    """Stop the live clients, and then the copier once it has committed the ends of the logs at the source."""
+    """Stop the live clients, and then the copier once the ends of the logs are committed at the source."""
     assert run.traffic is not None
     run.traffic.stop()
     written = dict(enumerate(ends(run.source.bootstrap, "orders")))
@@ -332,7 +332,7 @@ def test_transactions_of_franz_go_go_on_after_a_forced_abort(migration: Migratio
 
 
 def start_standing_controller(run: Migration, write: str) -> Path:
-    """Start the controller anew, so that it stands still once a write of that name is stored; return its notes."""
+    """Start a controller that stands still once a write of that name is stored; return the path of its notes."""
     notes = run.folder / f"written {write}"
     with mock.patch.dict(os.environ, {DIES_AT: f"after:{write}", DIES_BY: "SIGSTOP", WRITES_TO: str(notes)}):
         run.kill("controller")
@@ -341,7 +341,7 @@ def start_standing_controller(run: Migration, write: str) -> Path:
 
 
 def strike(run: Migration, victim: str) -> None:
-    """Wait until the controller stands still; kill the victim and start it again; let the controller go on."""
+    """Wait until the controller stands still; kill and start the victim; let the controller go on."""
     controller = run.engines["controller"].pid
     stands = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
     wait_until(lambda: os.waitid(os.P_PID, controller, stands), 60, run.logs)
@@ -359,7 +359,7 @@ def strike(run: Migration, victim: str) -> None:
 def test_a_kill_in_the_middle_of_a_rollback_leaves_it_clean(migration: Migration, victim: str) -> None:
     """kill -9 of an engine between fence and flip, then a restart: the rollback, or its repetition, ends.
 
-    The group whose offsets the topic's transactions commit goes back with the topic, and nothing is broken.
+    The topic's transactions commit the group's offsets. The group goes back with the topic, and nothing is broken.
     """
     run = migration
     begin(run)

@@ -45,7 +45,7 @@ def in_transactions(bootstrap: str, name: str) -> Producer:
 
 
 class Till:
-    """Writes both topics in each transaction, one transaction after another."""
+    """Writes both topics in each transaction, without a pause between transactions."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = in_transactions(bootstrap, "till")
@@ -118,7 +118,7 @@ def promoted(run: Migration) -> Till:
 
 
 def is_held(run: Migration) -> bool:
-    """Return whether a placeholder holds the application's group at the source, after its member's session there."""
+    """Return whether a placeholder holds the application's group at the source, after the member's session there."""
 
     async def held() -> bool:
         async with ClusterClient(settings_of("source", run.source.bootstrap)) as source:
@@ -166,7 +166,7 @@ def transactions_go_on(run: Migration, *names: str) -> None:
 
 
 def application_goes_on(run: Migration, told: dict[str, Any]) -> None:
-    """Release the application's group, set its offsets as the report advises, and start the application."""
+    """Release the application's group, set the group's offsets as the report advises, and start the application."""
     (group,) = told["groups"]
     assert (group["group"], group["held"]) == (COPIERS, True)
     copied = len(visible(run.source, COPIED))
@@ -186,7 +186,7 @@ def application_goes_on(run: Migration, told: dict[str, Any]) -> None:
 
 
 def test_an_open_transaction_keeps_later_ones_from_the_source_in_part(migration: Migration) -> None:
-    """A transaction is open at the target when it dies. Later ones of another producer are copied to one topic only."""
+    """A transaction is open when the target dies. Later transactions of another producer are copied in part."""
     run = migration
     till = promoted(run)
     held = in_transactions(run.routers, "held")
@@ -243,7 +243,7 @@ def test_after_the_last_transaction_the_source_has_each_transaction_whole(migrat
 
 @pytest.mark.soak
 def test_a_transaction_that_the_loss_leaves_open_at_the_source_is_named_and_ended(migration: Migration) -> None:
-    """The topics were rolled back, so the transaction is at the source: its router dies with all others."""
+    """The topics were rolled back, so the transaction is at the source. The router dies with all other processes."""
     run = migration
     promoted(run)
     run.does("rollback", SOLD, BOOKED, "--yes")

@@ -151,7 +151,7 @@ class NoteWriter:
         return notes
 
     def _standing(self, lanes: Mapping[Key, Lane], ends: Mapping[Key, int]) -> list[Key]:
-        """Return the partitions whose copy has not moved since the last note, and lacks records."""
+        """Return partitions with a copy that has not moved since the last note, and that lacks records."""
         return [
             key
             for key, end in ends.items()

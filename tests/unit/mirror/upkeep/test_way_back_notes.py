@@ -64,7 +64,7 @@ class Stage:
         self.open: dict[tuple[str, int], OpenTransaction] = {}
         """Transactions at the target that partitions wait for."""
         self.asked: list[tuple[str, int]] = []
-        """Partitions whose open transaction was asked for."""
+        """Partitions for which an open transaction was asked for."""
         monkeypatch.setattr(way_back_notes, "write_positions", self._commit)
         monkeypatch.setattr(way_back_notes, "open_transactions", self._open)
         monkeypatch.setattr(way_back_notes, "now_ms", lambda: self.now_ms)

@@ -42,7 +42,7 @@ class Heard(MemoryLog):
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, log: Heard) -> Router:
-    """Return a router whose target has no topic and no broker."""
+    """Return a router; the router's target has no topic and no broker."""
     monkeypatch.setattr(Clusters, "learn_target", nothing)
     monkeypatch.setattr(Clusters, "follow", lambda *_: None)
     target = SimpleNamespace(metadata=SimpleNamespace(topics={}, brokers={}), refresh=nothing, close=nothing)
@@ -51,7 +51,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, log: Heard) -> Router:
 
 
 async def next_of(log: Heard, count: int) -> RouterPresence:
-    """Wait until so many announcements were made, and return the last one."""
+    """Wait until so many announcements were made, and return the last announcement."""
     assert await until(lambda: len(log.heard) >= count, every_s=0.001, within_s=30)
     return log.heard[count - 1]
 

@@ -58,7 +58,7 @@ def denier(log: MemoryLog, source: AclSource) -> WriterDenier:
 
 
 def looked(log: MemoryLog, source: AclSource, times: int = 3) -> TopicRecord:
-    """Return the topic's record after some looks of one controller."""
+    """Return the topic's record after some looks of a controller."""
     one = denier(log, source)
 
     async def work() -> None:

@@ -461,7 +461,7 @@ IN_FORCE = DeniedWriters((ENTRY,), in_force=True)
 
 @pytest.fixture
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """Return a stage whose source denies another writer."""
+    """Return a stage; the stage's source denies another writer."""
     stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, PROMOTES_TABLE, replace(PENDING, denied=IN_FORCE)))
     stage.source.settings = SimpleNamespace(name="old", security=SimpleNamespace(principal="User:kmigrate"))
     stage.source_admin.rules = {ENTRY}

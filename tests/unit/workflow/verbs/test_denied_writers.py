@@ -1,4 +1,4 @@
-"""What verbs say of the deny ACLs that keep other writers out of a source, and what `link delete` does with them."""
+"""Verbs name the deny ACLs that keep other writers out of a source, and `link delete` deletes these ACLs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_plan_of_a_rollback_names_the_writers_that_the_source_takes_again() 
 
 
 class Estate(Connections):
-    """An estate whose source has an authorizer."""
+    """An estate that has a source with an authorizer."""
 
     def __init__(self, source: AclSource, record: TopicRecord) -> None:
         super().__init__(LINK, record, ROUTER)
