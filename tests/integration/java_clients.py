@@ -3,8 +3,8 @@
 librdkafka judges the records that the programs read and write; the output shows what the library reported to its
 application.
 
-A Java that lives for seconds spends most CPU time on the start. So a source file is compiled once into the user's cache,
-and every program begins with the classes that a broker of its version has loaded before.
+A Java that lives for seconds spends most CPU time on the start. So a source file is compiled once into the user's
+cache, and every program begins with the classes that a broker of its version has loaded before.
 """
 
 from __future__ import annotations

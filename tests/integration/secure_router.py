@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 
 from kmigrate.sandbox.kafka import KafkaCluster
-from tests.integration.command_line import program
+from tests.integration.command_line import Call, program
 from tests.integration.migration import wait_until
 from tests.integration.secure_world import SecurePair
 
@@ -38,6 +38,15 @@ class SecureRouter:
 
     def said(self, words: str) -> None:
         wait_until(lambda: words in self.log.read_text("utf-8"), 15, f"the router to say {words!r}: {self.log}")
+
+
+def answered(folder: Path, *words: str, within_s: float = 90) -> dict[str, Any]:
+    """Return the JSON of a verb that must succeed, with the configuration of the router in this folder."""
+    done = Call([*words, "--config", str(folder / "kmigrate.toml"), "--json"]).end(within_s)
+    assert done is not None, f"{words} had not ended"
+    assert done[0] == 0, done
+    told: dict[str, Any] = json.loads(done[1])
+    return told
 
 
 @contextlib.contextmanager

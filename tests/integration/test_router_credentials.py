@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import (
-    AclBindingFilter,
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
@@ -27,6 +26,7 @@ from confluent_kafka.admin import (
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.security import Permit
+from tests.integration.acl_bindings import exactly
 from tests.integration.java_clients import java_command
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, link_between, quietly
@@ -333,11 +333,7 @@ def allow(cluster: KafkaCluster, rule: Permit) -> None:
 
 @contextmanager
 def withdrawn(cluster: KafkaCluster, rule: Permit) -> Iterator[None]:
-    binding, admin = rule.binding(), AdminClient(dict(cluster.client()))
-    same = AclBindingFilter(
-        binding.restype, binding.name, binding.resource_pattern_type, binding.principal, None, binding.operation,  # type: ignore[arg-type]
-        binding.permission_type,
-    )  # fmt: skip
+    same, admin = exactly(rule.binding()), AdminClient(dict(cluster.client()))
     admin.delete_acls([same])[same].result(30)
     wait_until(lambda: not admin.describe_acls(same).result(30), 20, "the broker to forget the rule")
     try:

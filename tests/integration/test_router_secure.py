@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AclBindingFilter, AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.security import Permit
 from tests.hostile.requests import request
+from tests.integration.acl_bindings import exactly
 from tests.integration.command_line import program
 from tests.integration.java_clients import java_command
 from tests.integration.migration import wait_until
@@ -64,16 +65,7 @@ def without_credential(router: SecureRouter) -> list[dict[str, Any]]:
 def permit(cluster: KafkaCluster, user: str, name: str, operation: str = "WRITE", resource: str = "TOPIC") -> None:
     admin, rule = AdminClient(dict(cluster.client())), Permit(user, resource, operation, name).binding()
     admin.create_acls([rule])[rule].result(30)
-    wanted = AclBindingFilter(
-        rule.restype,
-        rule.name,
-        rule.resource_pattern_type,
-        rule.principal,
-        None,  # type: ignore[arg-type]
-        rule.operation,
-        rule.permission_type,
-    )
-    wait_until(lambda: admin.describe_acls(wanted).result(30), 20, "the broker to know the rule")
+    wait_until(lambda: admin.describe_acls(exactly(rule)).result(30), 20, "the broker to know the rule")
 
 
 def stored(cluster: KafkaCluster, topic: str) -> list[bytes | None]:

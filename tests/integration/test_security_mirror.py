@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -33,6 +32,7 @@ from kmigrate.cluster.groups import GroupHold
 from kmigrate.model.grants import GRANTS, OPTIONAL_GRANTS
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.security import Permit
+from tests.integration.acl_bindings import in_force
 from tests.integration.migration import Migration, wait_until
 from tests.integration.secure_world import SecurePair, decisions, log_size
 
@@ -156,20 +156,11 @@ def _take_rights_away(migration: SecureMigration) -> None:
     )
 
 
-@contextmanager
-def _banned(cluster: KafkaCluster, kind: ResourceType, name: str, operation: AclOperation) -> Iterator[None]:
-    ban = AclBinding(
-        kind, name, ResourcePatternType.LITERAL, "User:kmigrate", "*", operation, AclPermissionType.DENY
-    )  # fmt: skip
-    admin = AdminClient(dict(cluster.client()))
-    admin.create_acls([ban])[ban].result(30)
-    try:
-        yield
-    finally:
-        same = AclBindingFilter(
-            kind, name, ResourcePatternType.LITERAL, "User:kmigrate", "*", operation, AclPermissionType.DENY
-        )
-        admin.delete_acls([same])[same].result(30)
+def _banned(
+    cluster: KafkaCluster, kind: ResourceType, name: str, operation: AclOperation
+) -> AbstractContextManager[None]:
+    pattern = ResourcePatternType.LITERAL
+    return in_force(cluster, AclBinding(kind, name, pattern, "User:kmigrate", "*", operation, AclPermissionType.DENY))
 
 
 def _rotate_a_password(migration: SecureMigration) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from confluent_kafka.admin import (
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.topics import create_topics
 from tests.integration.command_line import Call
-from tests.integration.secure_router import entry, secure_router
+from tests.integration.secure_router import answered, entry, secure_router
 from tests.integration.secure_world import SecurePair
 from tests.integration.test_router_secure import permit, stored
 from tests.json_output import documents_in
@@ -65,10 +64,7 @@ def test_a_rehearsal_takes_the_printed_rights_and_no_others_beside_those_of_a_mi
     with secure_router(pair, folder, 'security_protocol = "SASL_SSL"', clients, verb=("run",)):
 
         def done(*words: str) -> dict[str, Any]:
-            called = Call([*words, "--config", str(folder / "kmigrate.toml"), "--json"]).end(200)
-            assert called is not None and called[0] == 0, called
-            told: dict[str, Any] = json.loads(called[1])
-            return told
+            return answered(folder, *words, within_s=200)
 
         done("link", "create", link, "--source", "source", "--target", "target")
         rights = done("rehearse", "--print-acls", "--link", link)["rights"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AclBindingFilter, AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kmigrate.cli.commands.probes import probe_cluster
 from kmigrate.cluster.admin import Admin
@@ -24,6 +24,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.security import Permit
 from kmigrate.state.log import StateLog
 from kmigrate.state.topics import PRESENCE_TOPIC, STATE_TOPIC, ensure_map_topic, ensure_state_log
+from tests.integration.acl_bindings import in_force
 from tests.integration.migration import wait_until
 from tests.integration.secure_world import STRANGER, SecurePair
 
@@ -50,20 +51,9 @@ def login(pair: SecurePair) -> ClusterSettings:
     return replace(ours, security=Security(ours.security.tls, Login("PLAIN", WITHOUT_RIGHTS, STRANGER)))
 
 
-@contextmanager
-def allowed(pair: SecurePair, operation: str, topics: Sequence[str]) -> Iterator[None]:
+def allowed(pair: SecurePair, operation: str, topics: Sequence[str]) -> AbstractContextManager[None]:
     """Grant a right on some topics to the login, for the time of a with block."""
-    admin = AdminClient({**pair.target.client()})
-    bindings = [Permit(WITHOUT_RIGHTS, "TOPIC", operation, topic).binding() for topic in topics]
-    for made in admin.create_acls(bindings).values():
-        made.result(30)
-    try:
-        yield
-    finally:
-        fields = ("restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type")
-        filters = [AclBindingFilter(*(getattr(each, field) for field in fields)) for each in bindings]
-        for gone in admin.delete_acls(filters).values():
-            gone.result(30)
+    return in_force(pair.target, *(Permit(WITHOUT_RIGHTS, "TOPIC", operation, topic).binding() for topic in topics))
 
 
 async def _opened(settings: ClusterSettings) -> None:

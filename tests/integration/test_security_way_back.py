@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,10 @@ from confluent_kafka.admin import (
 
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.security import Permit
-from tests.integration.command_line import Call
+from tests.integration.acl_bindings import in_force
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer
-from tests.integration.secure_router import entry, secure_router, written
+from tests.integration.secure_router import answered, entry, secure_router, written
 from tests.integration.secure_world import MOVER, SecurePair
 from tests.integration.test_router_secure import permit, stored
 
@@ -43,11 +41,7 @@ def test_deny_acls_keep_other_writers_out_until_the_rollback_and_until_the_end_o
     direct = {**plain, "sasl.username": "mover", "sasl.password": MOVER}
 
     def kmigrate(*words: str) -> dict[str, Any]:
-        done = Call([*words, "--config", str(folder / "kmigrate.toml"), "--json"]).end(90)
-        assert done is not None, f"{words} had not ended"
-        assert done[0] == 0, done
-        told: dict[str, Any] = json.loads(done[1])
-        return told
+        return answered(folder, *words)
 
     def at_source() -> str:
         (found,) = [each for each in kmigrate("status")["topics"] if each["topic"] == topic]
@@ -62,9 +56,13 @@ def test_deny_acls_keep_other_writers_out_until_the_rollback_and_until_the_end_o
 
     settings = 'security_protocol = "SASL_SSL"'
     clients = entry("producers", source, "producers")
-    grants = (Permit("kmigrate", "TOPIC", "WRITE", topic), Permit("kmigrate", "TOPIC", "ALTER_CONFIGS", topic))
+    grants = (
+        Permit("kmigrate", "TOPIC", "WRITE", topic),
+        Permit("kmigrate", "TOPIC", "ALTER_CONFIGS", topic),
+        Permit("kmigrate", "CLUSTER", "ALTER", "kafka-cluster"),
+    )
     with (
-        _granted(source, *grants, Permit("kmigrate", "CLUSTER", "ALTER", "kafka-cluster")),
+        in_force(source, *(each.binding() for each in grants)),
         secure_router(pair, folder, settings, clients, verb=("run",)) as router,
     ):
         kmigrate("link", "create", link, "--source", "source", "--set", "straggler_window_s=0.5")
@@ -115,28 +113,3 @@ def acls(cluster: KafkaCluster, topic: str, kind: AclPermissionType) -> list[Acl
     admin = AdminClient(dict(cluster.client()))
     found: list[AclBinding] = admin.describe_acls(everything).result(30)
     return [each for each in found if each.principal != "User:kmigrate"]
-
-
-@contextmanager
-def _granted(cluster: KafkaCluster, *rights: Permit) -> Iterator[None]:
-    """Give users further rights while the block lasts."""
-    admin, rules = AdminClient(dict(cluster.client())), [each.binding() for each in rights]
-    for made in admin.create_acls(rules).values():
-        made.result(30)
-    try:
-        yield
-    finally:
-        same = [
-            AclBindingFilter(
-                rule.restype,
-                rule.name,
-                rule.resource_pattern_type,
-                rule.principal,
-                rule.host,
-                rule.operation,
-                rule.permission_type,
-            )
-            for rule in rules
-        ]
-        for gone in admin.delete_acls(same).values():
-            gone.result(30)

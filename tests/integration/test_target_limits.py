@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -25,6 +24,7 @@ from confluent_kafka.admin import (
 
 from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
+from tests.integration.acl_bindings import exactly
 from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
 from tests.integration.positions import commit_positions
@@ -114,10 +114,7 @@ def allow(run: Migration, group: str, *operations: str) -> None:
 
 
 def forbid_reading(run: Migration, group: str) -> None:
-    of = rule(group, "READ")
-    wanted = AclBindingFilter(
-        of.restype, of.name, of.resource_pattern_type, of.principal, of.host, of.operation, of.permission_type
-    )
+    wanted = exactly(rule(group, "READ"))
     admin = AdminClient(dict(run.target.client()))
     for done in admin.delete_acls([wanted]).values():
         assert len(done.result(20)) == 1

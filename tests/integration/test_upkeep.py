@@ -34,6 +34,7 @@ from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.base.connections import Connections
 from tests.fakes.proposals import run_verb
+from tests.integration.acl_bindings import exactly
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import (
     World,
@@ -322,17 +323,8 @@ def create_rules(cluster: KafkaCluster, *rules: AclBinding) -> None:
 
 
 def delete_rule(cluster: KafkaCluster, gone: AclBinding) -> None:
-    wanted = AclBindingFilter(
-        gone.restype,
-        gone.name,
-        gone.resource_pattern_type,
-        gone.principal,
-        gone.host,
-        gone.operation,
-        gone.permission_type,
-    )
     admin = admin_of(cluster.bootstrap)
-    for future in admin.delete_acls([wanted]).values():
+    for future in admin.delete_acls([exactly(gone)]).values():
         assert len(future.result(20)) == 1
 
 
