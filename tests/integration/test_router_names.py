@@ -24,6 +24,7 @@ from kmigrate.state.log import StateLog
 from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
 from tests.integration.router_process import cluster_settings
+from tests.integration.router_world import links_gone
 
 
 class Run:
@@ -65,6 +66,7 @@ def runs(migration: Migration, folder: Path) -> Iterator[Callable[..., Run]]:
                 each.process.terminate()
         for each in started:
             each.process.wait(20)
+        asyncio.run(links_gone(migration.target))  # a killed router's record would keep later tests' promotes back
 
 
 def registered(target: KafkaCluster, name: str) -> tuple[RouterRecord | None, set[str]]:
