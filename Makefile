@@ -10,8 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
-# Test processes side by side: what needs brokers spends half of its time waiting, and runs beside all else.
-WORKERS ?= 2
+# Test processes side by side. Two run the tests that need brokers, and wait half of the time. Further processes have a
+# low priority, and run unit tests in the gaps.
+WORKERS ?= 3
 
 .PHONY: help
 help: ## this list

@@ -1,8 +1,11 @@
-"""Clusters that live as long as a with block, started side by side and always stopped."""
+"""Clusters that live as long as a with block, started side by side and always stopped.
+
+Clusters that no test needs any more can be paused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +13,9 @@ from pathlib import Path
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from tests.emptied import KEPT
 
-__all__ = ["running_clusters", "source_and_target", "start_once"]
+__all__ = ["pause_all", "running", "running_clusters", "source_and_target", "start_once"]
+
+_RUNNING: list[KafkaCluster] = []
 
 
 @contextmanager
@@ -22,10 +27,29 @@ def running_clusters(root: Path, *specs: ClusterSpec) -> Iterator[list[KafkaClus
         with ThreadPoolExecutor() as threads:
             list(threads.map(start_once, clusters))
             list(threads.map(KafkaCluster.wait_ready, clusters))
-        yield clusters
+        with running(clusters):
+            yield clusters
     finally:
         with ThreadPoolExecutor() as threads:
             list(threads.map(KEPT.give_back, clusters))
+
+
+@contextmanager
+def running(clusters: Sequence[KafkaCluster]) -> Iterator[None]:
+    """Let `pause_all` know these clusters while the block lasts."""
+    _RUNNING.extend(clusters)
+    try:
+        yield
+    finally:
+        for cluster in clusters:
+            _RUNNING.remove(cluster)
+
+
+def pause_all() -> None:
+    """Pause all brokers of this process for ever: an idle broker takes 2 to 4 % of a processor."""
+    for cluster in (*_RUNNING, *KEPT.idle):
+        for node in cluster.brokers:
+            cluster.pause(node)
 
 
 def start_once(cluster: KafkaCluster) -> None:

@@ -6,6 +6,7 @@ session, when first asked for. Without these clusters tests fail: a suite that s
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -28,7 +29,7 @@ from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, 
 from kmigrate.sandbox.ports import port_range
 from kmigrate.sandbox.topics import create_topics
 from tests.again import AGAIN, PROVOKED_BEFORE, SUMMARY
-from tests.clusters import running_clusters, source_and_target, start_once
+from tests.clusters import pause_all, running_clusters, source_and_target, start_once
 from tests.emptied import KEPT
 from tests.provoked import PROVOKED, faults_of_all_tests, record
 
@@ -80,6 +81,9 @@ _ports = port_range()
 _share = len(_ports) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _first = _ports[_worker * _share]
 os.environ["KMIGRATE_SANDBOX_PORTS"] = f"{_first}-{_first + _share - 1}"
+
+if _worker > 1:
+    os.nice(10)  # Two processes run the tests that need brokers, and wait half of the time. Others fill the gaps.
 
 _IDLE_BROKERS = ("pair", "_clusters3")
 """Fixtures whose brokers stay up to the end of the session, in order of cost."""
@@ -141,6 +145,16 @@ def _work(nodeid: str) -> str:
     if nodeid.startswith(_FILES_ASIDE):
         return "aside"
     return "brokers" if nodeid.startswith("tests/integration/") else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Pause the brokers of a parallel test process that has run all its tests with brokers."""
+    if "PYTEST_XDIST_WORKER" in os.environ and _work(item.nodeid) not in _LONG_WORK:
+        _pause_once()
+
+
+_pause_once = functools.cache(pause_all)
 
 
 class _BrokersTogether(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types

@@ -53,6 +53,10 @@ class KeptClusters:
         self._idle: dict[_Kind, KafkaCluster] = {}
         self._keeps = False
 
+    @property
+    def idle(self) -> list[KafkaCluster]:
+        return list(self._idle.values())
+
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Keep clusters while the block lasts; in other processes than pytest's, each cluster ends with its user."""
