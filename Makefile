@@ -10,8 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
-# Test processes side by side. Two run the tests that need brokers, and wait half of the time. Further processes have a
-# low priority, and run unit tests in the gaps.
+# Test processes side by side. Two run the tests that need brokers, and wait half of the time. Unit tests have a low
+# priority, and run in the gaps.
 WORKERS ?= 3
 
 .PHONY: help

@@ -82,9 +82,6 @@ _share = len(_ports) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _first = _ports[_worker * _share]
 os.environ["KMIGRATE_SANDBOX_PORTS"] = f"{_first}-{_first + _share - 1}"
 
-if _worker > 1:
-    os.nice(10)  # Two processes run the tests that need brokers, and wait half of the time. Others fill the gaps.
-
 _IDLE_BROKERS = ("pair", "_clusters3")
 """Fixtures whose brokers stay up to the end of the session, in order of cost."""
 
@@ -149,12 +146,16 @@ def _work(nodeid: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Pause the brokers of a parallel test process that has run all its tests with brokers."""
+    """Let a parallel test process make room for others once it has no more tests with brokers."""
     if "PYTEST_XDIST_WORKER" in os.environ and _work(item.nodeid) not in _LONG_WORK:
-        _pause_once()
+        _make_room()
 
 
-_pause_once = functools.cache(pause_all)
+@functools.cache
+def _make_room() -> None:
+    """Pause the brokers of this process, and run unit tests in the gaps that tests with brokers leave."""
+    pause_all()
+    os.nice(10)
 
 
 class _BrokersTogether(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types

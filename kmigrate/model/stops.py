@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from kmigrate.model.words import advised, delete_unneeded
 
-__all__ = ["DISK_LOW", "RANGE_LOST", "WITHOUT_BATCH", "AcceptedLoss", "PartitionStop", "Remedy"]
+__all__ = ["DISK_LOW", "OWNER_UNSURE", "RANGE_LOST", "WITHOUT_BATCH", "AcceptedLoss", "PartitionStop", "Remedy"]
 
 RANGE_LOST = "source-range-lost"
 """Reference of a stop: records were deleted on the source before the copy; if accepted, a hole on the target."""
@@ -20,6 +20,10 @@ WITHOUT_BATCH = "source-without-batch"
 
 DISK_LOW = "target-disk-low"
 """Reference of a wait, not of a stop: a target broker has little room; the copy goes on once there is more."""
+
+
+OWNER_UNSURE = "whether this process still owns the partition is not confirmed"
+"""Trouble of a process whose presence was stored late: the process writes no markers until it knows of no new owner."""
 
 
 class Remedy(StrEnum):

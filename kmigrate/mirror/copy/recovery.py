@@ -18,7 +18,7 @@ from kmigrate.mirror.partition.reactions import Action, Asked, Found, reaction_t
 from kmigrate.mirror.partition.steps import Hole
 from kmigrate.mirror.partition.transitions import LaneState
 from kmigrate.model.offset_map_ledger import MapLedger
-from kmigrate.model.stops import AcceptedLoss
+from kmigrate.model.stops import OWNER_UNSURE, AcceptedLoss
 from kmigrate.model.words import delete_unneeded
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code, row
@@ -249,7 +249,7 @@ class Recovery:
         term = self._owner_term(lane.key)
         if not term:
             await sleep(0.05)
-            lane.fill_failed("whether this process still owns the partition is not confirmed", unknown=False)
+            lane.fill_failed(OWNER_UNSURE, unknown=False)
             return
         if not (end_known and lane.target.marked_under == term and self._context.holes.ready(*lane.key, term)):
             await self._context.holes.prepare(*lane.key, term)

@@ -12,7 +12,7 @@ from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import Refused
 from kmigrate.model.presences import PartitionProgress
 from kmigrate.model.records import TopicRecord
-from kmigrate.model.stops import DISK_LOW, WITHOUT_BATCH
+from kmigrate.model.stops import DISK_LOW, OWNER_UNSURE, WITHOUT_BATCH
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
@@ -91,7 +91,7 @@ def not_caught_up(record: TopicRecord, copied: Mapping[int, PartitionProgress], 
         seen = copied.get(partition)
         if seen is None or seen.problem:
             return not_copied(partition, seen)
-        if DISK_LOW in seen.trouble:
+        if DISK_LOW in seen.trouble or (OWNER_UNSURE in seen.trouble and seen.position < seen.source_end):
             return f"partition {partition} is not copied on: {seen.trouble}"
         if seen.source_end < 0 or seen.source_end - seen.position > threshold:
             return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
@@ -107,7 +107,8 @@ def not_arrived(record: TopicRecord, copied: Mapping[int, PartitionProgress]) ->
         if seen is None or seen.problem:
             return not_copied(partition, seen)
         if seen.at_barrier != barrier.offset:
-            return f"waiting: mirror at {seen.position} of barrier {barrier.offset}, partition {partition}"
+            why = f": {seen.trouble}" if seen.trouble else ""
+            return f"waiting: mirror at {seen.position} of barrier {barrier.offset}, partition {partition}{why}"
     return None
 
 

@@ -32,6 +32,7 @@ from kmigrate.model.records import (
     TopicRecord,
 )
 from kmigrate.model.routes import id_shift
+from kmigrate.model.stops import OWNER_UNSURE
 from kmigrate.protocol.codes import Code
 from kmigrate.workflow.base.connections import LinkClusters
 from kmigrate.workflow.base.unit import PromoteProgress
@@ -66,6 +67,8 @@ class Stage:
     mirror_stops_at: int | None = None
     problem: str = ""
     trouble: str = ""
+    source_end: int = 100
+    """Log end of each partition at the source, of which the mirror has copied 100 offsets."""
     upkeep: str | None = ""
     speaks: str = "m1"
     """Name of the mirror process that speaks; m1 owns the partitions."""
@@ -100,7 +103,7 @@ class Stage:
             barrier = record.barrier.get(partition)
             stop = -1 if barrier is None else barrier.offset if self.mirror_stops_at is None else self.mirror_stops_at
             progress[partition] = PartitionProgress(
-                100, 100, 100, self.problem, stop, trouble=self.trouble, target_position=self.mapped_to
+                100, self.source_end, 100, self.problem, stop, trouble=self.trouble, target_position=self.mapped_to
             )
         upkeep = {"t": Upkept(record.since_ms, self.upkeep)} if self.upkeep is not None else {}
         applied = self.log.state.epoch if self.reads_fences else max(-1, record.fence_epoch - 1)
@@ -254,6 +257,18 @@ def test_the_word_of_a_mirror_that_does_not_own_the_partitions_is_not_believed()
 def test_a_topic_whose_copy_waits_for_room_on_the_target_is_not_fenced_and_says_so() -> None:
     reason = promoted(Stage(trouble="target-disk-low: waits for room on broker 2")).reason
     assert "partition 0 is not copied on: target-disk-low: waits for room on broker 2" in reason
+
+
+def test_a_topic_is_not_fenced_while_its_mirror_writes_no_markers_because_its_presence_is_late() -> None:
+    trouble = f"source: slow; {OWNER_UNSURE}"
+    reason = promoted(Stage(trouble=trouble, source_end=101)).reason
+    assert reason.endswith(f"partition 0 is not copied on: {trouble}")
+    assert promoted(Stage(trouble=trouble, source_end=100)).phase is TopicPhase.PROMOTED
+
+
+def test_a_mirror_that_misses_the_barrier_says_why() -> None:
+    reason = promoted(Stage(mirror_stops_at=99, trouble="target: slow")).reason
+    assert "waiting: mirror at 100 of barrier 100, partition 0: target: slow" in reason
 
 
 def test_a_topic_whose_source_has_no_batch_up_to_its_end_is_not_fenced_for_nothing() -> None:
