@@ -243,10 +243,10 @@ def beside_a_router(
     asyncio.run(scenario())
 
 
-async def world_gone(log: StateLog, link: str, *, routers: bool) -> None:
+async def world_gone(log: StateLog, *links: str, routers: bool) -> None:
     """Delete a test's records, so that the next test finds none."""
     of_routers = ("router/", "stray/") if routers else ()
-    gone = [k for k in log.state.records if k.split("/")[1] == link or k.startswith(of_routers)]
+    gone = [k for k in log.state.records if k.split("/")[1] in links or k.startswith(of_routers)]
     for key in gone:
         await log.append(lambda state, key=key: (key, None) if key in state.records else None)  # type: ignore[misc]
 
@@ -254,8 +254,7 @@ async def world_gone(log: StateLog, link: str, *, routers: bool) -> None:
 async def links_gone(target: KafkaCluster, *links: str) -> None:
     """Delete the records of these links, or of all links, and of all routers from a target's state log."""
     async with ClusterClient(settings_of("target", target.bootstrap)) as client, StateLog(client) as log:
-        for link in links or [each.name for each in log.state.links()]:
-            await world_gone(log, link, routers=True)
+        await world_gone(log, *(links or [each.name for each in log.state.links()]), routers=True)
 
 
 @dataclass
