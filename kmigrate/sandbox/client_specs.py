@@ -41,6 +41,8 @@ class ProducerSpec:
     rate: float  # records/s
     acks: Acks = "all"
     idempotent: bool = True
+    in_a_row: int = 1
+    """Records that go to a partition before the next partition's turn; default partitioners do this, too (KIP-480)."""
     settings: Mapping[str, Any] = field(default_factory=dict)  # by the names of the family's library
     role: Literal["producer"] = "producer"
 
@@ -54,6 +56,7 @@ class TransactionalSpec:
     rate: float
     records: int = 10
     abort_every: int = 5
+    in_a_row: int = 1
     family: Literal["librdkafka", "java", "franz-go"] = "librdkafka"
     settings: Mapping[str, Any] = field(default_factory=dict)
     role: Literal["transactional"] = "transactional"

@@ -232,7 +232,7 @@ def router_section(source: SandboxSecurity, target: SandboxSecurity) -> str:
     return f'security_protocol = "SASL_SSL"\ncertificate = "{certificate}"\nkey = "{key}"\ncredentials = "{table}"\n'
 
 
-_NEW_KEY = ("-newkey", "rsa:2048", "-nodes")
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 def write_private(path: Path, text: str) -> None:

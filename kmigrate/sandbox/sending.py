@@ -77,6 +77,7 @@ class SendLog:
         self.history = history
         self._topic = topic
         self._partitions = partitions
+        self._in_a_row = launch.spec.in_a_row if launch.spec.role != "consumer" else 1
         self._seq = launch.start_seq
         history.record("ok", "open", topic=topic, detail={"partitions": partitions})
 
@@ -95,7 +96,7 @@ class SendLog:
         while True:
             seq, self._seq = self._seq, self._seq + 1
             timestamp = time.time_ns() // 1_000_000 if seq % 4 == 0 else -1
-            send = Send(ValueId(spec.name, self.launch.run, seq).text, seq, seq % self._partitions, timestamp)
+            send = Send(ValueId(spec.name, self.launch.run, seq).text, seq, seq // self._in_a_row % self._partitions, timestamp)
             if not spec.family.startswith("kafka-python") or all(
                 value is not None for _, value in send.content.headers
             ):
