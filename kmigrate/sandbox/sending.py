@@ -96,7 +96,8 @@ class SendLog:
         while True:
             seq, self._seq = self._seq, self._seq + 1
             timestamp = time.time_ns() // 1_000_000 if seq % 4 == 0 else -1
-            send = Send(ValueId(spec.name, self.launch.run, seq).text, seq, seq // self._in_a_row % self._partitions, timestamp)
+            partition = seq // self._in_a_row % self._partitions
+            send = Send(ValueId(spec.name, self.launch.run, seq).text, seq, partition, timestamp)
             if not spec.family.startswith("kafka-python") or all(
                 value is not None for _, value in send.content.headers
             ):

@@ -36,9 +36,10 @@ def _brokers_start_fast() -> None:
 def migration3(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
     """A migration on the clusters of three brokers.
 
-    Six brokers are slow on a busy machine, so a fence gets more time. The next test's mirror finds no links.
+    Six brokers are slow on a busy machine: a fence gets more time, and a mirror's presence may be stored late. The next
+    test's mirror finds no links.
     """
-    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 1.0\n"
+    settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 1.0\n[mirror]\nlease_s = 9.0\n"
     run = Migration(clusters3.source, clusters3.target, tmp_path / "run", settings)
     try:
         yield run

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from kmigrate.cluster.fetch import fetch_full, fetch_one
 from kmigrate.errors import Refused, WaitTimedOut
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.link_settings import LinkSettings
-from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import PromoteTerms
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 from kmigrate.model.words import delete_unneeded
@@ -630,10 +630,10 @@ def test_a_links_limit_is_kept_and_lifted_while_it_runs(
                 await world.mirror(topic)
                 await world.in_phase(topic, TopicPhase.MIRRORING)
                 await copied(world, topic, 0, 1)
-                began, first = time.monotonic(), positions(world, topic)
+                began, first = await fresh_position(world, topic)
                 await asyncio.sleep(3)
-                rate = (positions(world, topic) - first) / (time.monotonic() - began) * RECORD_BYTES
-                assert 300_000 < rate < 700_000
+                ended, last = await fresh_position(world, topic)
+                assert 300_000 < (last - first) / (ended - began) * RECORD_BYTES < 700_000
                 async with estate_of(world) as connections:
                     shown = {each.name: each.throttle for each in (await snapshot(connections)).links}
                 assert shown[world.link] == 500_000
@@ -648,5 +648,16 @@ RECORD_BYTES = 43
 """Size of a numbered record of `produce` inside a batch."""
 
 
+async def fresh_position(world: World, topic: str) -> tuple[float, int]:
+    """Return a time and the sum of the positions that a presence has just told; a presence may be a second old."""
+    before = positions(world, topic)
+    told = await world.until(topic, lambda told: sum_of(told) != before, "a presence", 5)
+    return time.monotonic(), sum_of(told)
+
+
 def positions(world: World, topic: str) -> int:
-    return sum(p.position for p in world.progress(topic).values())
+    return sum_of(world.progress(topic))
+
+
+def sum_of(told: Mapping[int, PartitionProgress]) -> int:
+    return sum(each.position for each in told.values())

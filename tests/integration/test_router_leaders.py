@@ -33,7 +33,7 @@ _OF_COORDINATORS = ("commit COORDINATOR_LOAD_IN_PROGRESS", "commit _WAIT_COORD")
 While a broker has just taken over a group, librdkafka retries a few times and then reports the error. After a
 coordinator's death librdkafka postpones a commit while no coordinator is known, for as long as a session lasts.
 """
-_RATE = 60.0
+_RATE = 30.0
 _GAP_S = (0.2, 0.8)
 _MOVES = 6
 """Least number of moved leaders of each side before the first broker is stopped."""
