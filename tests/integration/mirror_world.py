@@ -121,7 +121,7 @@ class World:
 async def link_between(
     source: KafkaCluster, target: KafkaCluster, link: str, of_link: LinkSettings | None = None
 ) -> AsyncIterator[World]:
-    """Make a link; after a block that succeeds, delete the records of the link and of routers from the state log."""
+    """Make a link; after the block, delete the records of the link and of routers from the state log."""
     settings = settings_of("target", target.bootstrap)
     async with ClusterClient(settings) as client:
         await ensure_state_log(client, Admin(settings))
@@ -136,8 +136,10 @@ async def link_between(
                     settings=of_link or LinkSettings(),
                 )
             )
-            yield World(link, source, target, log)
-            await world_gone(log, link, routers=True)
+            try:
+                yield World(link, source, target, log)
+            finally:
+                await world_gone(log, link, routers=True)
 
 
 @contextlib.asynccontextmanager

@@ -210,13 +210,13 @@ def test_several_leaders_on_both_sides_and_the_death_of_one_on_each(
             await asyncio.sleep(1)
             source.kill(3)
             await writer
-            await world.caught_up(topic, 60)
+            await world.caught_up(topic, 120)
             assert not engine.done()
             for cluster, node in ((target, 2), (source, 3)):
                 cluster.restart(node)
                 await asyncio.to_thread(cluster.wait_ready)
             await asyncio.to_thread(produce, source.bootstrap, topic, 600, partitions=6)
-            await world.caught_up(topic, 60)
+            await world.caught_up(topic, 120)
             assert not [p.problem for p in world.progress(topic).values() if p.problem]
             assert_identical(world, topic, at_least=60_600)
 
