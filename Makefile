@@ -10,8 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
-# Test processes side by side. Two run the tests that need brokers, and wait half of the time. Unit tests have a low
-# priority, and run in the gaps.
+# Number of test processes. Two processes run the tests with brokers, and wait half of the time. The unit tests run in the
+# gaps, at a low priority.
 WORKERS ?= 3
 
 .PHONY: help

@@ -46,7 +46,7 @@ def running(clusters: Sequence[KafkaCluster]) -> Iterator[None]:
 
 
 def pause_all() -> None:
-    """Pause all brokers of this process for ever: an idle broker takes 2 to 4 % of a processor."""
+    """Pause all brokers of this process for ever: idle brokers take CPU from other test processes."""
     for cluster in (*_RUNNING, *KEPT.idle):
         for node in cluster.brokers:
             cluster.pause(node)

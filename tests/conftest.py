@@ -121,9 +121,9 @@ _ASIDE = (
     "offset_map",
     "old_sources",
     "parity",
+    "router_large_reads",
     "router_leaders",
     "router_standstill",
-    "router_large_reads",
     "sandbox",
     "security",
     "slow_follower",
@@ -149,7 +149,7 @@ def _work(nodeid: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let a parallel test process make room for others once it has no more tests with brokers."""
+    """Let a parallel test process make room for others once only unit tests are left to the process."""
     if "PYTEST_XDIST_WORKER" in os.environ and _work(item.nodeid) not in _LONG_WORK:
         _make_room()
 

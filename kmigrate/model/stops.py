@@ -21,9 +21,8 @@ WITHOUT_BATCH = "source-without-batch"
 DISK_LOW = "target-disk-low"
 """Reference of a wait, not of a stop: a target broker has little room; the copy goes on once there is more."""
 
-
 OWNER_UNSURE = "whether this process still owns the partition is not confirmed"
-"""Trouble of a process whose presence was stored late: the process writes no markers until it knows of no new owner."""
+"""Trouble of a process whose presence was stored late: another may own the partition, so no marker is written."""
 
 
 class Remedy(StrEnum):

@@ -42,7 +42,7 @@ class ProducerSpec:
     acks: Acks = "all"
     idempotent: bool = True
     in_a_row: int = 1
-    """Records that go to a partition before the next partition's turn; default partitioners do this, too (KIP-480)."""
+    """Number of records to a partition before the next partition's turn; default partitioners do the same (KIP-480)."""
     settings: Mapping[str, Any] = field(default_factory=dict)  # by the names of the family's library
     role: Literal["producer"] = "producer"
 

@@ -45,7 +45,7 @@ _ORDINARY_S = 10.0
 """Seconds of traffic that tell how long an ordinary acknowledgement takes."""
 _PRODUCERS = 4
 _IN_A_ROW = 8
-"""Records in a row for a partition, as many as a producer sends in a tick: default partitioners do this (KIP-480)."""
+"""Number of records to a partition before the next partition's turn: the idempotent producers' records of a tick."""
 _IN_TRANSACTIONS = 0.2
 """Part of the records that transactional producers write."""
 _MS = 1_000_000
@@ -68,13 +68,12 @@ say = Console(stderr=True, highlight=False).print
 def clients(rate: float) -> list[ClientSpec]:
     """Return the specs of the producers and of two groups with two members each."""
     families: tuple[Family, Family] = ("librdkafka", "aiokafka")
-    share = rate * (1 - _IN_TRANSACTIONS) / _PRODUCERS
+    plain, transactional = rate * (1 - _IN_TRANSACTIONS) / _PRODUCERS, rate * _IN_TRANSACTIONS / 2
     specs: list[ClientSpec] = [
-        ProducerSpec(f"p-{number}", families[number % 2], _TOPIC, share, in_a_row=_IN_A_ROW)
+        ProducerSpec(f"p-{number}", families[number % 2], _TOPIC, plain, in_a_row=_IN_A_ROW)
         for number in range(_PRODUCERS)
     ]
-    share = rate * _IN_TRANSACTIONS / 2
-    specs += [TransactionalSpec(f"t-{number}", _TOPIC, share, in_a_row=_IN_A_ROW) for number in range(2)]
+    specs += [TransactionalSpec(f"t-{number}", _TOPIC, transactional, in_a_row=_IN_A_ROW) for number in range(2)]
     for group in _GROUPS:
         specs += [ConsumerSpec(f"{group}-{number}", "librdkafka", group, (_TOPIC,)) for number in range(2)]
     return specs

@@ -41,14 +41,17 @@ def migration3(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
     """
     settings = "[promote]\nfence_timeout_s = 30.0\nstraggler_window_s = 1.0\n[mirror]\nlease_s = 9.0\n"
     run = Migration(clusters3.source, clusters3.target, tmp_path / "run", settings)
-    with suppress(Refused):  # The first test finds no state log.
-        asyncio.run(links_gone(clusters3.target))
+    _forget_links(clusters3)
     try:
         yield run
     finally:
         run.stop()
-    with suppress(Refused):  # A test that failed early has made no state log.
-        asyncio.run(links_gone(clusters3.target))
+    _forget_links(clusters3)
+
+
+def _forget_links(pair: Pair) -> None:
+    with suppress(Refused):  # Before the first test, and after a test that failed early, there is no state log.
+        asyncio.run(links_gone(pair.target))
 
 
 @pytest.fixture(scope="session")

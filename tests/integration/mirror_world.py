@@ -117,6 +117,12 @@ class World:
             await asyncio.sleep(0.1)
 
 
+def log_bytes(cluster: KafkaCluster, topic: str) -> int:
+    """Return the size of the files with a topic's records on the brokers' disks."""
+    folders = (broker.folder / "data" for broker in cluster.brokers.values())
+    return sum(path.stat().st_size for folder in folders for path in folder.glob(f"{topic}-*/*.log"))
+
+
 @contextlib.asynccontextmanager
 async def link_between(
     source: KafkaCluster, target: KafkaCluster, link: str, of_link: LinkSettings | None = None

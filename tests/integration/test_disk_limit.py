@@ -9,7 +9,7 @@ from typing import Any
 
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.migration import Migration, wait_until
-from tests.integration.mirror_world import bounds, produce
+from tests.integration.mirror_world import bounds, log_bytes, produce
 from tests.integration.test_metrics import engine
 
 MORE_THAN_THERE_IS = 1 << 50
@@ -59,19 +59,13 @@ def test_a_copy_waits_for_room_on_the_target_by_name_and_goes_on_once_the_limit_
 
         # The process reads the size at its start, and again after 5 s.
         size, growth = wait_until(figures, 30, "the size and the growth of the copy")
-        assert size == sum(path.stat().st_size for path in target_logs(target, topic))
+        assert size == log_bytes(target, topic)
         assert growth > 0
         shown = watched.scrape()
         assert shown.value("kmigrate_mirror_target_disk_bytes", link=link, topic=topic) == size
         assert shown.value("kmigrate_mirror_target_disk_growth_bytes_per_hour", link=link) == growth
     asked = _link(run, link)
     assert (asked["disk_bytes"], asked["disk_growth"]) == (size, None), "brokers know sizes, and no growth"
-
-
-def target_logs(target: KafkaCluster, topic: str) -> list[Path]:
-    """Return the files with a topic's records on the brokers' disks."""
-    folders = (broker.folder / "data" for broker in target.brokers.values())
-    return [path for folder in folders for path in folder.glob(f"{topic}-*/*.log")]
 
 
 def _link(run: Migration, link: str) -> dict[str, Any]:

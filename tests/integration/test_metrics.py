@@ -25,7 +25,7 @@ from kmigrate.sandbox.ports import free_ports
 from kmigrate.workflow.status.lags import lags_of
 from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
-from tests.integration.mirror_world import bounds, produce, read_all, settings_of, transactions
+from tests.integration.mirror_world import bounds, log_bytes, produce, read_all, settings_of, transactions
 from tests.integration.router_world import links_gone
 from tests.prometheus_text import Exposition, parse
 
@@ -137,7 +137,7 @@ def test_a_mirror_that_is_held_back_says_by_what_and_how_far_it_is_behind(
         behind = seen.value("kmigrate_mirror_lag_records", topic=topic)
         assert behind == 30_000 - seen.value("kmigrate_mirror_position", topic=topic)
         assert 3_590 < seen.value("kmigrate_mirror_lag_seconds", topic=topic) < 3_700
-        each = _log_bytes(run.source, topic) / 30_000
+        each = log_bytes(run.source, topic) / 30_000
         assert 0.5 < seen.value("kmigrate_mirror_lag_bytes", topic=topic) / (behind * each) < 1.5
         assert seen.value("kmigrate_mirror_slowed_seconds_total", link=link, by="link-throttle") > 0
         run.does("link", "throttle", "off", "--link", link)
@@ -149,11 +149,6 @@ def test_a_mirror_that_is_held_back_says_by_what_and_how_far_it_is_behind(
             15,
             "a paused partition to say that its source goes on",
         )
-
-
-def _log_bytes(cluster: KafkaCluster, topic: str) -> int:
-    """Return the size of a topic's segments on the disk of a single broker."""
-    return sum(each.stat().st_size for each in cluster.brokers[1].folder.rglob(f"{topic}-*/*.log"))
 
 
 def test_a_router_tells_of_its_clients(

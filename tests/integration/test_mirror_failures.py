@@ -650,13 +650,9 @@ RECORD_BYTES = 43
 
 async def fresh_position(world: World, topic: str) -> tuple[float, int]:
     """Return a time and the sum of the positions that a presence has just told; a presence may be a second old."""
-    before = positions(world, topic)
+    before = sum_of(world.progress(topic))
     told = await world.until(topic, lambda told: sum_of(told) != before, "a presence", 5)
     return time.monotonic(), sum_of(told)
-
-
-def positions(world: World, topic: str) -> int:
-    return sum_of(world.progress(topic))
 
 
 def sum_of(told: Mapping[int, PartitionProgress]) -> int:
