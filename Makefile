@@ -10,6 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
+# A run of tests starts hundreds of Python processes. All of them use the bytecode that the first has compiled, also in a
+# container whose image keeps Python from writing it.
+unexport PYTHONDONTWRITEBYTECODE
 # Number of test processes. Two processes run the tests with brokers, and wait half of the time. The unit tests run in the
 # gaps, at a low priority.
 WORKERS ?= 3

@@ -14,7 +14,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -159,6 +161,22 @@ def _make_room() -> None:
     """Pause the brokers of this process, and run unit tests in the gaps that tests with brokers leave."""
     pause_all()
     os.nice(10)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import all test modules in a parallel process, each process from another module on.
+
+    The first import compiles a module. Processes that all began at the same module would all compile every module.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ and _is_whole(session.config):
+        root = session.config.rootpath
+        paths = sorted(root.glob("tests/**/test_*.py"))
+        first = len(paths) * _worker // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        for path in paths[first:] + paths[:first]:
+            # Collection imports a module that fails here once more, and tells why.
+            with suppress(Exception, pytest.skip.Exception):
+                import_module(".".join(path.relative_to(root).with_suffix("").parts))
 
 
 class _BrokersTogether(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
