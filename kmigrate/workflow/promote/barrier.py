@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
 from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
 from kmigrate.cluster.log_probes import RecentBatches
-from kmigrate.errors import Refused
+from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.barrier import barrier_chunks, merge_marks
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import Record
@@ -33,6 +33,8 @@ from kmigrate.state.log import StateLog
 __all__ = ["BarrierTable", "FinalCheck", "in_time"]
 
 _LAST_ANSWER_S = 1.0
+_RECENT_S = 0.1
+"""Greatest age of log ends that count for a flip, in seconds."""
 _Answer = TypeVar("_Answer")
 
 _Marks = dict[int, tuple[ProducerMark, ...]]
@@ -164,11 +166,26 @@ class FinalCheck:
             in_time(self.copy.log_ends(keys), self.copy, deadline),
         )
 
-    async def run(self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float) -> dict[int, int]:
-        """Return the copy's ends at the barrier; `wanted` returns by partition where the copy's log must end."""
-        tries = Backoff(0.005, within_s=deadline - monotonic())
-        _, ends = await together(self.refresh(deadline), self.ends(record, deadline))
+    async def run(
+        self,
+        record: TopicRecord,
+        wanted: Callable[[], dict[int, int]],
+        deadline: float,
+        arrival: Coroutine[Any, Any, bool],
+    ) -> dict[int, int] | None:
+        """Return the copy's ends at the barrier; `wanted` returns by partition where the copy's log must end.
+
+        The clusters are asked while `arrival` waits for the mirror; answers from long before the arrival do not count.
+        Return None where `arrival` returns False.
+        """
+        asked = monotonic()
+        ends, arrived = await together(self._early(record, deadline), arrival)
+        if not arrived:
+            return None
+        if ends is None or monotonic() - asked > _RECENT_S:
+            ends = await self._ask(record, deadline)
         self._refuse_partitions(record)
+        tries = Backoff(0.005, within_s=deadline - monotonic())
         while True:
             written_ends, copy_ends = ends
             self._refuse_moved(record, written_ends)
@@ -185,6 +202,18 @@ class FinalCheck:
             ref = "source-not-at-barrier" if record.at_target else "target-not-at-barrier"
             await tries.pause(Refused(ref, elsewhere[0]))
             ends = await self.ends(record, deadline)
+
+    async def _ask(self, record: TopicRecord, deadline: float) -> tuple[_Ends, _Ends]:
+        _, ends = await together(self.refresh(deadline), self.ends(record, deadline))
+        return ends
+
+    async def _early(self, record: TopicRecord, deadline: float) -> tuple[_Ends, _Ends] | None:
+        """Return the log ends before the mirror's arrival is known; None for a failure, which does not count yet."""
+        try:
+            async with asyncio.timeout(_RECENT_S):
+                return await self._ask(record, deadline)
+        except (KmigrateError, TimeoutError):
+            return None
 
     def _refuse_partitions(self, record: TopicRecord) -> None:
         """Refuse partitions added since the fence: they are not copied, and keys would change their partition."""

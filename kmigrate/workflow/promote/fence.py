@@ -11,7 +11,7 @@ from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import Refused
 from kmigrate.model.presences import PartitionProgress
-from kmigrate.model.records import TopicRecord
+from kmigrate.model.records import PartitionBarrier, TopicRecord
 from kmigrate.model.stops import DISK_LOW, OWNER_UNSURE, WITHOUT_BATCH
 from kmigrate.net.clock import monotonic
 from kmigrate.net.retry import Backoff
@@ -21,6 +21,8 @@ from kmigrate.workflow.base.running import registered_routers
 from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck, in_time
 
 __all__ = [
+    "LogEnds",
+    "barrier_at",
     "ends_after_drain",
     "not_arrived",
     "not_caught_up",
@@ -30,6 +32,9 @@ __all__ = [
     "undrained",
     "unreported_router",
 ]
+
+LogEnds = Mapping[tuple[str, int], LogOffset]
+"""Log ends by topic and partition."""
 
 
 def silent_router(log: StateLog, given_up: Callable[[str], bool]) -> str | None:
@@ -58,9 +63,7 @@ def undrained(log: StateLog, record: TopicRecord, given_up: Callable[[str], bool
     return None
 
 
-async def ends_after_drain(
-    client: ClusterClient, record: TopicRecord, deadline: float
-) -> dict[tuple[str, int], LogOffset]:
+async def ends_after_drain(client: ClusterClient, record: TopicRecord, deadline: float) -> LogEnds:
     """Return the log ends of the cluster that took the writes; read again while a leader is away."""
     tries = Backoff(0.01, within_s=deadline - monotonic())
     while True:
@@ -71,6 +74,11 @@ async def ends_after_drain(
             return ends
         await client.refresh([record.topic])
         await tries.pause(Refused("no-barrier", f"the log end of {', '.join(away)} cannot be read"))
+
+
+def barrier_at(ends: LogEnds) -> dict[int, PartitionBarrier]:
+    """Return the barrier of each partition at these log ends."""
+    return {partition: PartitionBarrier(end.offset, end.leader_epoch) for (_, partition), end in ends.items()}
 
 
 async def rehearse(

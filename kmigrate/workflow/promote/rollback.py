@@ -30,7 +30,6 @@ from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     CopyEngine,
-    PartitionBarrier,
     PromotedUnit,
     ProvenTopic,
     RollbackTerms,
@@ -48,6 +47,7 @@ from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided
 from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck
 from kmigrate.workflow.promote.denying import lift, lifted, refuse_unliftable
 from kmigrate.workflow.promote.fence import (
+    barrier_at,
     ends_after_drain,
     not_arrived,
     not_caught_up,
@@ -317,8 +317,7 @@ class TopicRollback:
         if found:
             await wait_until_none_open(self.target, record, deadline)
             ends = await ends_after_drain(self.target, record, deadline)
-        barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
-        changed = replace(way, barrier=barrier, barrier_ms=self.log.now_ms())
+        changed = replace(way, barrier=barrier_at(ends), barrier_ms=self.log.now_ms())
         await together(
             self.table.read_early(replace(record, way_back=changed), deadline),
             self._advance(record, TopicEvent.BARRIER, changed),
@@ -329,7 +328,9 @@ class TopicRollback:
     async def _fenced(self, record: TopicRecord) -> None:
         deadline = self._deadline(record)
 
-        async def arrival() -> None:
+        async def arrival() -> bool:
+            """Return False where the record has changed."""
+
             def away(state: State) -> str | None:
                 return not_arrived(record, self._copied(record)) if self._record(state) == record else None
 
@@ -339,20 +340,17 @@ class TopicRollback:
             except WaitTimedOut as late:
                 raise Refused("barrier-not-reached", late.what) from late
 
-        async def checked() -> bool:
-            """Return False where the record has changed."""
-            await arrival()
             if self._record(self.log.state) != record:
                 return False
             self.progress.at_barrier.add(self.key)
             await self.progress.wait_for_unit(self.log, record, deadline)
-            barrier = {p: each.offset for p, each in record.newest_barrier.items()}
-            await self.check.run(record, lambda: barrier, deadline)
             return True
 
+        barrier = {p: each.offset for p, each in record.newest_barrier.items()}
         marks = await self.table.marks_of(record, deadline)  # before the log ends are asked for again
-        unchanged, _ = await together(checked(), self.table.write(record, marks))
-        if not unchanged:
+        checked = self.check.run(record, lambda: barrier, deadline, arrival())
+        ends, _ = await together(checked, self.table.write(record, marks))
+        if ends is None:
             return
         await self._let_writers_in(record, deadline)
         self.progress.proven[self.key] = record, ProvenTopic(record.newest_fence)

@@ -35,7 +35,7 @@ from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import PartitionBarrier, PromoteTerms, ProvenTopic, TopicRecord, topic_key
+from kmigrate.model.records import PromoteTerms, ProvenTopic, TopicRecord, topic_key
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -48,6 +48,8 @@ from kmigrate.workflow.groups.readers import ReaderLooks
 from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck
 from kmigrate.workflow.promote.direct_writers import direct_writers
 from kmigrate.workflow.promote.fence import (
+    LogEnds,
+    barrier_at,
     ends_after_drain,
     not_arrived,
     not_caught_up,
@@ -323,17 +325,39 @@ class TopicPromotion:
         except WaitTimedOut as late:
             refusal = Refused("not-drained", f"{late.what} within the fence timeout")
             raise await self._open_at_fence(record) or refusal from late
+        ends: LogEnds | None = None
         if record.seal is None and not self.sealer.unheard(record):
-            await wait_for_ends(self.log.state, self.source, record, deadline)
+            ends, _ = await together(
+                ends_after_drain(self.source, record, deadline),
+                wait_for_ends(self.log.state, self.source, record, deadline),
+            )
         unheard = self.sealer.unheard(record)
-        if (unheard or record.seal is not None) and not await self.sealer.put_on(record, unheard, deadline):
-            return
-        ends, granted = await together(
-            ends_after_drain(self.source, record, deadline), with_promote_rules(record, self.clusters.target)
-        )
-        barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
-        changed = replace(record, barrier=barrier, barrier_ms=self.log.now_ms(), granted_acls=granted)
-        await together(self.table.read_early(changed, deadline), self._advance(record, TopicEvent.BARRIER, changed))
+        if unheard or record.seal is not None:
+            if not await self.sealer.put_on(record, unheard, deadline):
+                return
+            ends = None
+        markers_after = ends is not None and is_transactional(self.log.state, record)
+        if ends is None:
+            ends = await ends_after_drain(self.source, record, deadline)
+        await self._write_barrier(record, ends, deadline, markers_after=markers_after)
+
+    async def _write_barrier(self, record: TopicRecord, ends: LogEnds, deadline: float, *, markers_after: bool) -> None:
+        """Write the barrier, and read the marks below the barrier meanwhile.
+
+        `markers_after`: markers of routed transactions may lie behind these ends, so the ends are asked for again.
+        Marks below the first ends count only if the ends are the same (rule B).
+        """
+
+        async def written() -> None:
+            granted = with_promote_rules(record, self.clusters.target)
+            if markers_after:
+                last, rules = await together(ends_after_drain(self.source, record, deadline), granted)
+            else:
+                last, rules = ends, await granted
+            changed = replace(record, barrier=barrier_at(last), barrier_ms=self.log.now_ms(), granted_acls=rules)
+            await self._advance(record, TopicEvent.BARRIER, changed)
+
+        await together(self.table.read_early(replace(record, barrier=barrier_at(ends)), deadline), written())
 
     async def _open_at_fence(self, record: TopicRecord) -> Refused | None:
         """Return the refusal that names the transactions which outlast the fence; None where the source tells none."""
@@ -360,7 +384,7 @@ class TopicPromotion:
     async def _fenced(self, record: TopicRecord) -> None:
         deadline = self._deadline(record)
 
-        async def arrival() -> None:
+        async def arrival() -> bool:
             what = "the mirror to reach the barrier"
             try:
                 await self.progress.wait(
@@ -373,15 +397,16 @@ class TopicPromotion:
             except WaitTimedOut as late:
                 raise Refused("barrier-not-reached", late.what) from late
 
-        async def checked() -> dict[int, int]:
-            await arrival()
             self.progress.at_barrier.add(self.key)
             await self.progress.wait_for_unit(self.log, record, deadline)
-            return await self.check.run(record, partial(self._target_ends, record), deadline)
+            return True
 
         marks = await self.table.marks_of(record, deadline)  # before the log ends are asked for again (rule B)
         rules = put_in_force(record, self.clusters.target, self.clusters.target_admin, deadline)
-        ends, _ = await together(checked(), together(self.table.write(record, marks), rules))
+        checked = self.check.run(record, partial(self._target_ends, record), deadline, arrival())
+        ends, _ = await together(checked, together(self.table.write(record, marks), rules))
+        if ends is None:
+            return
         self.progress.proven[self.key] = record, ProvenTopic(record.fence_epoch, ends if record.mapped else {})
         await self.progress.wait_proven(self.log, record, deadline)
         await self._flip(record)

@@ -31,6 +31,7 @@ from kmigrate.model.records import (
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.base.connections import LinkClusters
 from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided, group_decided
+from kmigrate.workflow.promote import barrier
 from kmigrate.workflow.promote import topic as promote
 from kmigrate.workflow.promote.fence_rounds import FenceRounds
 from kmigrate.workflow.promote.outcome import given_up
@@ -211,7 +212,10 @@ def test_who_is_left_of_a_unit_when_one_is_taken_back_says_what_it_waits_for() -
     assert stage.progress.ready == set()
 
 
-def test_a_topic_whose_leader_changes_after_all_stand_at_their_barriers_takes_its_unit_back() -> None:
+def test_a_topic_whose_leader_changes_after_all_stand_at_their_barriers_takes_its_unit_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(barrier, "_RECENT_S", 0.0)  # no answer from before the arrival counts
     stage = Stage()
     stage.source.elects = lambda topic: topic == "u" and len(stage.progress.at_barrier) == 2
     asyncio.run(stage.run())
