@@ -296,7 +296,8 @@ class MirrorEngine:
         copiers = {Direction.FORWARD: copier}
         if self._reverse.copier is not None:
             copiers[Direction.BACK] = self._reverse.copier
-        self._assign(self._look_at(state, copiers), copiers)
+        names = self._look_at(state, copiers)
+        self._assign(names, copiers)
         self._limit(state.link(self._link.name), copiers)
         self._reported_barriers = {
             key: barrier for key, barrier in self._reported_barriers.items() if key[0] in self._topics
@@ -304,9 +305,9 @@ class MirrorEngine:
         self._applied = state.epoch
         assignment = state.assignment(self._link.name)
         before, self._generation = self._generation, assignment.generation if assignment is not None else -1
-        urgent = bool(self._urgent_topics)
-        self._urgent = self._urgent or urgent
-        self._full = self._full or not urgent or self._generation != before
+        # A barrier table, for example, is no news of a fenced topic: every process would read a presence for nothing.
+        self._urgent = self._urgent or not self._urgent_topics.isdisjoint(names)
+        self._full = self._full or not self._urgent_topics or self._generation != before
         self._news.set()
 
     def _look_at(self, state: State, copiers: Mapping[Direction, Copier]) -> set[str]:
@@ -472,8 +473,11 @@ class MirrorEngine:
                 await self._news.wait()
         except TimeoutError:
             return
-        while not self._urgent and monotonic() < sent + _URGENT_GAP_S:
-            await sleep(0.002)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, sent + _URGENT_GAP_S - monotonic())):
+                while not self._urgent:
+                    self._news.clear()
+                    await self._news.wait()
 
     def _presence_ms(self) -> int:
         """Return the interval of full presences: longer for more partitions, but so short that writing never pauses."""

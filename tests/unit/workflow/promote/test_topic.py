@@ -30,6 +30,7 @@ from kmigrate.model.records import (
     PromoteTerms,
     RouterRecord,
     TopicRecord,
+    TransactionRecord,
 )
 from kmigrate.model.routes import id_shift
 from kmigrate.model.stops import OWNER_UNSURE
@@ -512,6 +513,65 @@ def test_a_leader_of_the_source_that_another_replica_knows_to_be_replaced_is_not
     stage.source.log_ends = replaced  # type: ignore[method-assign]
     record = promoted(stage)
     assert record.phase is TopicPhase.MIRRORING
+    assert record.reason.startswith("source-moved: the source's leader of t-0 changed after the barrier")
+
+
+@pytest.mark.parametrize("markers", [False, True])
+def test_the_last_sequences_are_read_again_if_a_marker_was_written_after_the_first_log_end(
+    monkeypatch: pytest.MonkeyPatch, markers: bool
+) -> None:
+    """The marks are read while the controller asks for the log ends again: only the same ends make the marks valid."""
+    stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, PENDING, TransactionRecord("l", "till", 7, 0, 8, 0, ("t",))))
+    end = 101 if markers else 100
+    stage.target.ends = dict.fromkeys(KEYS, LogOffset(0, end, 3))
+
+    async def markers_arrive(*_: Any) -> None:
+        await asyncio.sleep(0.01)
+        stage.source.ends = dict.fromkeys(KEYS, LogOffset(0, end, 3))
+
+    async def lives_on(*_: Any) -> None: ...
+
+    monkeypatch.setattr(promote, "wait_for_ends", markers_arrive)
+    monkeypatch.setattr(promote, "refuse_lost_ids", lives_on)
+    record = promoted(stage)
+    assert not record.reason
+    assert record.phase is TopicPhase.PROMOTED
+    assert {p: barrier.offset for p, barrier in record.barrier.items()} == {0: end, 1: end}
+    before, early, *again = zip(*[iter(stage.recent.asked)] * 2, strict=True)
+    assert (before, early, again) == ((100, 100), (100, 100), [(101, 101)] if markers else [])
+
+
+def test_a_log_end_that_cannot_be_read_before_the_mirror_arrives_is_asked_for_again() -> None:
+    stage = Stage()
+    log_ends, failed = stage.target.log_ends, list[bool]()
+
+    async def once_away(keys: Any) -> Any:
+        if stage.record.phase is TopicPhase.FENCED and not failed:
+            failed.append(True)
+            raise Unreachable("away", "the leader is elected")
+        return await log_ends(keys)
+
+    stage.target.log_ends = once_away  # type: ignore[method-assign]
+    assert promoted(stage).phase is TopicPhase.PROMOTED
+    assert failed
+
+
+def test_log_ends_from_long_before_the_mirrors_arrival_do_not_count() -> None:
+    """A leader that changes between an early answer and the late arrival of the mirror is noticed."""
+    stage = Stage(mirror_stops_at=99)
+
+    async def late(keys: Any) -> Any:
+        if stage.record.phase is TopicPhase.FENCED and not arriving:
+            arriving.append(asyncio.get_running_loop().call_later(0.15, arrive))
+        return await log_ends(keys)
+
+    def arrive() -> None:
+        stage.source.ends = dict.fromkeys(KEYS, LogOffset(0, 100, 4))
+        stage.mirror_stops_at = None
+
+    log_ends, arriving = stage.source.log_ends, list[Any]()
+    stage.source.log_ends = late  # type: ignore[method-assign]
+    record = promoted(stage)
     assert record.reason.startswith("source-moved: the source's leader of t-0 changed after the barrier")
 
 
