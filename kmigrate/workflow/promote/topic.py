@@ -5,11 +5,11 @@ controller can go on. Lettered rules:
 
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
 B  The barrier is read after the drain and the markers of routed transactions: the source's log end (replica_id −2, V1),
-   confirmed by its replicas (`cluster.leaders`). The producers are read after the barrier. Then the log end must be the
-   same once more (C), so that no mark is newer than the barrier.
+   confirmed by its replicas (`cluster.leaders`). The producers are read after a log end that is the same as the
+   barrier. Then the log end must be the same once more (C), so that no mark is newer than the barrier.
 C  The flip needs three facts (`FinalCheck`). Each partition's owner reports that the mirror stopped exactly at this
    fence's barrier. The target's log end is the barrier, or the barrier's mapped position. The source's log end and
-   leader epoch are still the same.
+   leader epoch are still the same. Log ends may be read beside the wait for the mirror, 0.1 s before its report.
 D  Any deadline or guard before the flip un-fences, and until the fence a person may take the promote back. After the
    flip, or the first flip of its unit, there is no way but forward (`outcome`).
 E  The topic's ACLs for writing are in force on every broker of the target before the flip, and in the record before
