@@ -1,6 +1,6 @@
 """Clusters that live as long as a with block, started side by side and always stopped.
 
-Clusters that no test needs any more can be paused.
+Clusters that no test needs any more can be paused, or stopped before their block ends.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pathlib import Path
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from tests.emptied import KEPT
 
-__all__ = ["pause_all", "running", "running_clusters", "source_and_target", "start_once"]
+__all__ = ["pause_all", "running", "running_clusters", "shared", "source_and_target", "start_once", "stop_shared"]
 
 _RUNNING: list[KafkaCluster] = []
+_SHARED: list[KafkaCluster] = []
 
 
 @contextmanager
@@ -43,6 +44,23 @@ def running(clusters: Sequence[KafkaCluster]) -> Iterator[None]:
     finally:
         for cluster in clusters:
             _RUNNING.remove(cluster)
+
+
+@contextmanager
+def shared(clusters: Sequence[KafkaCluster]) -> Iterator[None]:
+    """Let `stop_shared` know these clusters while the block lasts."""
+    _SHARED.extend(clusters)
+    try:
+        yield
+    finally:
+        for cluster in clusters:
+            _SHARED.remove(cluster)
+
+
+def stop_shared() -> None:
+    """Stop the clusters of fixtures that live to the end of the session; no later test needs these clusters."""
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(KafkaCluster.stop, _SHARED))
 
 
 def pause_all() -> None:

@@ -1,7 +1,8 @@
 """Real clusters for every test that asks for clusters, and the summary of the run.
 
 `source` and `target` have a single broker each, the sides of `clusters3` three brokers each. All are started once a
-session, when first asked for. Without these clusters tests fail: a suite that skips its brokers proves nothing.
+session, when first asked for, and stopped after the last test that needs them. Without these clusters tests fail: a
+suite that skips its brokers proves nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, 
 from kmigrate.sandbox.ports import port_range
 from kmigrate.sandbox.topics import create_topics
 from tests.again import AGAIN, PROVOKED_BEFORE, SUMMARY
-from tests.clusters import pause_all, running_clusters, source_and_target, start_once
+from tests.clusters import pause_all, running_clusters, shared, source_and_target, start_once, stop_shared
 from tests.emptied import KEPT
 from tests.provoked import PROVOKED, faults_of_all_tests, record
 
@@ -59,9 +60,12 @@ def _run_pair(brokers: int) -> Iterator[Pair]:
     root = Path(tempfile.mkdtemp(prefix="kmigrate-test-"))
     try:
         source, target = source_and_target(brokers)
-        with running_clusters(
-            root, replace(source, config=FORGETFUL | (RACKS if brokers > 1 else {})), target
-        ) as clusters:
+        with (
+            running_clusters(
+                root, replace(source, config=FORGETFUL | (RACKS if brokers > 1 else {})), target
+            ) as clusters,
+            shared(clusters),
+        ):
             yield Pair(*clusters)
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -84,26 +88,36 @@ _share = len(_ports) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _first = _ports[_worker * _share]
 os.environ["KMIGRATE_SANDBOX_PORTS"] = f"{_first}-{_first + _share - 1}"
 
-_IDLE_BROKERS = ("pair", "_clusters3")
-"""Fixtures whose brokers stay up to the end of the session, in order of cost."""
+_TURN = pytest.StashKey[int]()
+_LAST_TURN = 3
+_SHARED = ("pair", "clusters", "_clusters3")
+"""Fixtures with brokers that many tests share."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that share many brokers at the end, in any order of tests: idle brokers take CPU from every test.
+    """Run tests that share brokers one after the other, in any order of tests: idle brokers take CPU from every test.
+
+    The secure pair has the first turn, then follow the pair that most tests share, tests that share no brokers, and the
+    clusters of three brokers.
 
     Among parallel test processes, a single process runs all tests that need brokers, from the start, except tests that
     another process runs aside. Two tests of live clients would wait for each other's processor time, and some tests
     promise a time.
     """
-
-    def dearest(item: pytest.Item) -> int:
-        names = item.fixturenames if isinstance(item, pytest.Function) else ()
-        return max((number for number, name in enumerate(_IDLE_BROKERS, 1) if name in names), default=0)
-
-    items.sort(key=dearest)
+    on_clusters = {item.path for item in items if "clusters" in _fixtures(item)}
+    for item in items:
+        names = _fixtures(item)
+        assert sum(name in names for name in _SHARED) < 2, f"{item.nodeid} needs brokers of two turns"
+        turn = 1 if item.path in on_clusters else 2
+        item.stash[_TURN] = _LAST_TURN if "_clusters3" in names else 0 if "pair" in names else turn
+    items.sort(key=lambda item: item.stash[_TURN])
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: (*_LONG_WORK, _work(item.nodeid)).index(_work(item.nodeid)))
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else []
 
 
 _LONG_WORK = ("brokers", "aside")
@@ -117,6 +131,7 @@ _ASIDE = (
     "mirror_attacks",
     "mirror_batches",
     "mirror_fa",
+    "mirror_racks",
     "mirror_soak",
     "odd_clusters",
     "odd_logs",
@@ -154,6 +169,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let a parallel test process make room for others once only unit tests are left to the process."""
     if "PYTEST_XDIST_WORKER" in os.environ and _work(item.nodeid) not in _LONG_WORK:
         _make_room()
+    else:
+        _begin_turn(item.stash[_TURN])
+
+
+@functools.cache
+def _begin_turn(turn: int) -> None:
+    """Stop the brokers that only tests of earlier turns need."""
+    stop_shared()
+    if turn == _LAST_TURN:
+        KEPT.stop_idle()
 
 
 @functools.cache
@@ -292,12 +317,12 @@ def own_cluster(tmp_path: Path) -> Iterator[Callable[..., KafkaCluster]]:
         KEPT.give_back(cluster)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def source_admin(source: KafkaCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": source.bootstrap})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def target_admin(target: KafkaCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": target.bootstrap})
 

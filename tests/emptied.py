@@ -65,8 +65,12 @@ class KeptClusters:
             yield
         finally:
             self._keeps = False
-            while self._idle:
-                _end(self._idle.popitem()[1])
+            self.stop_idle()
+
+    def stop_idle(self) -> None:
+        """Stop the clusters that wait for a next user; later users start clusters of their own."""
+        while self._idle:
+            _end(self._idle.popitem()[1])
 
     def take(self, spec: ClusterSpec, root: Path) -> KafkaCluster:
         """Return an idle cluster that runs, or a new cluster that is not started yet."""

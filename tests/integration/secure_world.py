@@ -24,7 +24,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.way_back_notes import link_of_notes
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
-from tests.clusters import running
+from tests.clusters import running, shared
 
 SESSION_MS = 2500
 MOVER = "the-same-on-both"
@@ -74,7 +74,7 @@ def secure_pair() -> Iterator[SecurePair]:
             list(threads.map(KafkaCluster.start, clusters))
             list(threads.map(KafkaCluster.wait_ready, clusters))
             list(threads.map(KafkaCluster.admit, clusters))
-        with running(clusters):
+        with running(clusters), shared(clusters):
             yield SecurePair(clusters[0], clusters[1], ports)
     finally:
         for cluster in clusters:

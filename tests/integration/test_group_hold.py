@@ -20,6 +20,7 @@ from kmigrate.cluster.committed_offsets import CommittedOffset, read_positions, 
 from kmigrate.cluster.groups import GroupHold, group_members, without_hold
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.bench.load import make_topic
+from tests.conftest import Pair
 from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.mirror_world import settings_of
 
@@ -78,9 +79,9 @@ def fill(bootstrap: str, topic: str, records: int = 10) -> None:
 
 @pytest.mark.parametrize(("side", "settings"), [("source", {}), ("target", {}), ("target", NEW)])
 def test_a_held_group_refuses_members_and_commits_until_it_is_released(
-    side: str, settings: dict[str, str], request: pytest.FixtureRequest, unique_name: Callable[[str], str]
+    side: str, settings: dict[str, str], clusters: Pair, unique_name: Callable[[str], str]
 ) -> None:
-    cluster: KafkaCluster = request.getfixturevalue(side)
+    cluster = clusters.source if side == "source" else clusters.target
     topic, group = unique_name("held"), unique_name("group")
     make_topic(cluster.bootstrap, topic, 1)
     fill(cluster.bootstrap, topic)

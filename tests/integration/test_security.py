@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from kmigrate.errors import AuthenticationFailed, KmigrateError, Unreachable
 from kmigrate.model.security import Bearer, Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.estate import SandboxEstate
-from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from tests.integration.secure_world import SESSION_MS, SecurePair, reached, token, without_notes
 from tests.integration.test_cli_sandbox import Shell
 
@@ -195,8 +196,9 @@ def test_a_token_that_has_expired_is_named_and_never_shown(pair: SecurePair, tmp
 
 
 def test_every_mismatch_of_protocol_mechanism_or_certificate_has_its_name(
-    pair: SecurePair, clusters: object, source: KafkaCluster
+    pair: SecurePair, own_cluster: Callable[..., KafkaCluster]
 ) -> None:
+    source = own_cluster(version=SOURCE_VERSION)
     target, ca = pair.target.bootstrap, str(pair.target.security.ca_file)
     login = pair.settings("target").security.sasl
     assert isinstance(login, Login)
