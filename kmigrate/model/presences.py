@@ -17,6 +17,7 @@ from kmigrate.model.records import CopyEngine, ProducerMark
 
 __all__ = [
     "DUTY",
+    "PRESENCE_KEYS",
     "ClientWithoutCredential",
     "ConnectedClient",
     "ControllerPresence",
@@ -426,3 +427,12 @@ class RehearsalPresence:
     @property
     def key(self) -> str:
         return f"rehearsal/{self.link}/{self.instance}"
+
+
+PRESENCE_KEYS: Mapping[type, tuple[str, ...]] = {
+    MirrorPresence: ("mirror/", "fenced/"),
+    RouterPresence: ("router/",),
+    ControllerPresence: ("controller/",),
+    RehearsalPresence: ("rehearsal/",),
+}
+"""Beginnings of the keys of each kind's presences; a mirror's progress behind a fence counts as its presence."""

@@ -25,6 +25,7 @@ from kmigrate.cluster.fetch import PlaceLostError, Tail
 from kmigrate.cluster.leaders import while_it_leads
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.presences import (
+    PRESENCE_KEYS,
     ControllerPresence,
     FencedProgress,
     MirrorPresence,
@@ -132,6 +133,10 @@ class StateLog:
         self._announced: dict[str, tuple[bytes, Report]] = {}
         """Our own newest presences by key, as bytes and as value: bytes that we read back need no decoding."""
         self._presence_strays = Strays()
+        self._unread_kinds: tuple[str, ...] = ()
+        """Beginnings of the keys of presences that this process does not read."""
+        self._heard_any = False
+        """True if a presence was taken in since the newest wake."""
         self._written_before = 0
         """The end of the presence log when we opened the state log."""
         self._ahead_ms = 0
@@ -148,6 +153,15 @@ class StateLog:
         """The newest error that the reader retries after; None when all is well."""
         self._read_at = monotonic()
         """Time of the newest answer to a read of the state log."""
+
+    def read_only(self, *kinds: type[Presence]) -> None:
+        """Read no presences of other kinds: to a router, for example, the long and frequent reports of mirrors.
+
+        Every presence is read by every process, and a fence waits for most of these processes.
+        """
+        others = PRESENCE_KEYS.keys() - set(kinds)
+        self._unread_kinds = tuple(prefix for kind in others for prefix in PRESENCE_KEYS[kind])
+        self._presence = {key: known for key, known in self._presence.items() if not key.startswith(self._unread_kinds)}
 
     # reading
 
@@ -224,7 +238,7 @@ class StateLog:
         while True:
             try:
                 with suppress(PlaceLostError):
-                    await self._presence_tail.run(self._progress, self._on_trouble)
+                    await self._presence_tail.run(self._presence_read, self._on_trouble)
                 await self._begin_presence()
             except Exception as error:
                 self._on_trouble(_as_ours(error, "presence"))
@@ -439,6 +453,12 @@ class StateLog:
         self.trouble = None
         self._wake()
 
+    def _presence_read(self) -> None:
+        self.trouble = None
+        if self._heard_any or not self._opened:
+            self._heard_any = False
+            self._wake()
+
     def _wake(self) -> None:
         event, self._changed = self._changed, asyncio.Event()
         event.set()
@@ -457,7 +477,11 @@ class StateLog:
         if batch.is_control or not batch.count:
             return
         try:
-            name, record = self._read_presence(batch)
+            key, value = read_single_record(batch)
+            name = key.decode()
+            if name.startswith(self._unread_kinds):
+                return
+            record = self._read_presence(name, value)
         except StateLogBroken as newer:
             if newer.ref != _UNKNOWN_KIND:
                 self._presence_strays.note(batch, newer)
@@ -465,6 +489,7 @@ class StateLog:
         except Exception as error:  # somebody else wrote this
             self._presence_strays.note(batch, error)
             return
+        self._heard_any = True
         if record is None:
             self._drop(name)
         elif isinstance(record, FencedProgress):
@@ -474,12 +499,10 @@ class StateLog:
                 self._forget()
             self._presence[name] = (record, self._heard(name, batch))
 
-    def _read_presence(self, batch: Batch) -> tuple[str, Report | None]:
-        """Return the key and the presence of a record; None for a withdrawn presence. A stray raises any error."""
-        key, value = read_single_record(batch)
-        name = key.decode()
+    def _read_presence(self, name: str, value: bytes | None) -> Report | None:
+        """Return the presence in a record's value; None for a withdrawn presence. A stray raises any error."""
         if value is None:
-            return name, None
+            return None
         announced = self._announced.get(name)
         record = announced[1] if announced is not None and announced[0] == value else self._reader.read(value)
         if not isinstance(record, Presence | FencedProgress):
@@ -488,7 +511,7 @@ class StateLog:
             raise StrayRecordError("speaks for another process than its key names")
         if not isinstance(record, FencedProgress) and not 0 < record.interval_ms <= _LONGEST_INTERVAL_MS:
             raise StrayRecordError("names an interval that no process has")
-        return name, record
+        return record
 
     def _apply_progress(self, fenced: FencedProgress) -> None:
         """Update a mirror's presence by its progress on fenced topics; the moment of the presence stays unchanged."""

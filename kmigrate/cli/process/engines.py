@@ -35,6 +35,7 @@ from kmigrate.errors import KmigrateError, Refused
 from kmigrate.mirror.link import MirroredLink
 from kmigrate.mirror.metrics import MirrorMetrics
 from kmigrate.mirror.process.engine import MirrorEngine
+from kmigrate.model.presences import MirrorPresence, RouterPresence
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.reports import HookPoint
 from kmigrate.net.clock import monotonic
@@ -84,6 +85,10 @@ async def serve(
         async with call.connections(create=True) as connections:
             for _, what in connections.warnings:
                 _log.warning("%s", what)
+            if engines is Engine.ROUTER:
+                connections.log.read_only(RouterPresence)
+            elif engines is Engine.MIRROR:
+                connections.log.read_only(MirrorPresence)
             process = _Process(call, connections, stop, worker)
             await process.run(engines, link, workers, take_over=take_over)
         report(call.out, "process", {"event": "stopped"}, "stopped")

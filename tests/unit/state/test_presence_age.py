@@ -12,10 +12,12 @@ import pytest
 from kmigrate.mirror.sharing import membership
 from kmigrate.mirror.sharing.membership import Membership
 from kmigrate.model.presences import (
+    PRESENCE_KEYS,
     ControllerPresence,
     FencedProgress,
     MirrorPresence,
     PartitionProgress,
+    RehearsalPresence,
     RouterPresence,
     mirror_key,
 )
@@ -23,7 +25,7 @@ from kmigrate.model.records import RouterRecord, StrayRecord
 from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, assemble, walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state import log as state_log
-from kmigrate.state.codec import PresenceWriter
+from kmigrate.state.codec import PresenceWriter, Report
 from kmigrate.state.log import StateLog
 
 LEASE_S = 3.0
@@ -56,7 +58,7 @@ class Scene:
         """Read a presence from the log, as a broker stores the presence."""
         self.read(MirrorPresence(instance, "l", 1, False, 500, PROGRESS, shares=True), said_s_ago, offset)
 
-    def read(self, word: MirrorPresence | FencedProgress, said_s_ago: float = 0.0, offset: int = OLD) -> None:
+    def read(self, word: Report, said_s_ago: float = 0.0, offset: int = OLD) -> None:
         said_ms = self.wall_ms() - round(said_s_ago * 1000)
         value = PresenceWriter().write(word)
         sent = one_record_batch(word.key.encode(), value, timestamp=said_ms, producer_id=-1, epoch=-1, sequence=-1)
@@ -246,3 +248,32 @@ def test_what_is_said_of_fenced_topics_by_who_has_said_nothing_else_is_nobodys_w
     scene = Scene(monkeypatch)
     scene.read(FencedProgress("you", "l", 7, {"t": {0: PartitionProgress(9)}}))
     assert not scene.log.presence
+
+
+def test_a_process_reads_the_presences_of_the_kinds_that_it_needs_and_is_woken_by_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    router = RouterPresence("r1", "r", 1, 500, {})
+    others = (
+        MirrorPresence("you", "l", 1, False, 500),
+        FencedProgress("you", "l", 1, {}),
+        ControllerPresence("c", 1, True, 500),
+        RehearsalPresence("p", "l", 1, 500),
+    )
+    assert all(each.key.startswith(PRESENCE_KEYS[type(each)]) for each in (router, others[0], *others[2:]))
+    scene.read(others[0])
+    scene.log.read_only(RouterPresence)
+    scene.log._opened = True
+    scene.log._presence_read()
+    asleep = scene.log._changed
+    for each in others:
+        scene.read(each)
+        scene.log._presence_read()
+    assert not asleep.is_set()
+    assert not scene.log.presence
+    scene.read(router)
+    scene.log._presence_read()
+    assert asleep.is_set()
+    assert [presence for presence, _ in scene.log.presence.values()] == [router]
+    assert scene.log.strays()[scene.log._presence_topic].count == 0
