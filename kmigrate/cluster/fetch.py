@@ -259,12 +259,18 @@ class Tail:
         *,
         until: Callable[[], bool] = lambda: False,
         max_wait_ms: int = 500,
+        rest_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Read on; call `on_progress` after each answer, and `on_trouble` for errors that are retried."""
+        """Read on; call `on_progress` after each answer, and `on_trouble` for errors that are retried.
+
+        `rest_s` returns how long to wait until the next read, so that more records come with one answer.
+        """
         while not until():
             try:
                 await self.poll(max_wait_ms)
                 on_progress()
+                if (rest := rest_s()) > 0:
+                    await sleep(rest)
             except StateLogBroken:
                 raise
             except Failed as error:

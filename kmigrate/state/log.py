@@ -135,6 +135,8 @@ class StateLog:
         self._presence_strays = Strays()
         self._unread_kinds: tuple[str, ...] = ()
         """Beginnings of the keys of presences that this process does not read."""
+        self._presence_rest_s = 0.0
+        """Seconds between two reads of the presence log."""
         self._heard_any = False
         """True if a presence was taken in since the newest wake."""
         self._written_before = 0
@@ -154,11 +156,13 @@ class StateLog:
         self._read_at = monotonic()
         """Time of the newest answer to a read of the state log."""
 
-    def read_only(self, *kinds: type[Presence]) -> None:
-        """Read no presences of other kinds: to a router, for example, the long and frequent reports of mirrors.
+    def read_only(self, *kinds: type[Presence], rest_s: float = 0.0) -> None:
+        """Read no presences of other kinds, and the presences of these kinds every `rest_s` seconds.
 
-        Every presence is read by every process, and a fence waits for most of these processes.
+        All processes of a link write presences after a state record. A process that needs few of them, and none at
+        once, saves most of its processor time this way, and a fence waits for the processor.
         """
+        self._presence_rest_s = rest_s
         others = PRESENCE_KEYS.keys() - set(kinds)
         self._unread_kinds = tuple(prefix for kind in others for prefix in PRESENCE_KEYS[kind])
         self._presence = {key: known for key, known in self._presence.items() if not key.startswith(self._unread_kinds)}
@@ -238,7 +242,9 @@ class StateLog:
         while True:
             try:
                 with suppress(PlaceLostError):
-                    await self._presence_tail.run(self._presence_read, self._on_trouble)
+                    await self._presence_tail.run(
+                        self._presence_read, self._on_trouble, rest_s=lambda: self._presence_rest_s
+                    )
                 await self._begin_presence()
             except Exception as error:
                 self._on_trouble(_as_ours(error, "presence"))

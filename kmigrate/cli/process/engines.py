@@ -56,6 +56,8 @@ __all__ = ["serve"]
 
 _log = logging.getLogger("kmigrate.process")
 _LOOK_SECONDS = 1.0
+_OTHER_ROUTERS_S = 0.2
+"""Seconds between two reads of the other routers' presences, which tell a router where clients may go."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _STARTING = Readiness(Hindrance.STARTING, "no client is accepted yet")
 
@@ -86,7 +88,7 @@ async def serve(
             for _, what in connections.warnings:
                 _log.warning("%s", what)
             if engines is Engine.ROUTER:
-                connections.log.read_only(RouterPresence)
+                connections.log.read_only(RouterPresence, rest_s=_OTHER_ROUTERS_S)
             elif engines is Engine.MIRROR:
                 connections.log.read_only(MirrorPresence)
             process = _Process(call, connections, stop, worker)
