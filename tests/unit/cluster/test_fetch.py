@@ -306,3 +306,23 @@ def test_an_answer_without_the_partition_is_one_of_nothing() -> None:
 
     asyncio.run(scene())
     assert [bytes(batch.view) for batch in read] == [bytes(batch.view) for batch in walk(memoryview(RECORD))]
+
+
+def test_a_reader_in_no_hurry_rests_after_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    began = clock.now
+    progress: list[float] = []
+
+    async def scene() -> None:
+        tail = Tail(cast("ClusterClient", TailBroker(THROTTLED, ANSWERED)), "t", 0, lambda _: None, purpose="read")
+        tail.position = 0
+        await tail.run(
+            lambda: progress.append(clock.now - began),
+            lambda _: None,
+            until=lambda: tail.position == 1,
+            rest_s=lambda: 0.2 * len(progress),
+        )
+
+    asyncio.run(scene())
+    assert progress == [0.0, pytest.approx(0.2)]
+    assert clock.now - began == pytest.approx(0.6)
