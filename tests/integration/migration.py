@@ -327,7 +327,7 @@ def wait_until(true: Callable[[], Any], seconds: float, what: str | Callable[[],
         time.sleep(0.05)
 
 
-def usual_clients(topic: str, group: str, rate: float = 200.0) -> list[ClientSpec]:
+def usual_clients(topic: str, group: str, rate: float = 100.0) -> list[ClientSpec]:
     """Return the specs of two families of producers, and of a group with two families."""
     return [
         ProducerSpec("p-rd", "librdkafka", topic, rate),

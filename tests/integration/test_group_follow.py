@@ -65,7 +65,7 @@ def test_moved_and_unmoved_members_share_a_group_until_its_promote_and_after_its
     run.make_topic("quiet", 1)
     fresh = {"metadata_max_age_ms": 3000}
     clients: list[ClientSpec] = [
-        ProducerSpec("p-rd", "librdkafka", "orders", 200.0),
+        ProducerSpec("p-rd", "librdkafka", "orders", 100.0),
         # kafka-python 2.0.2 asks for metadata in version 0 and 1, and finds out the broker's version by such requests.
         ProducerSpec("p-old", "kafka-python-2", "orders", 50.0, idempotent=False),
         ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",)),

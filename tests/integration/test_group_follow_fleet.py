@@ -152,7 +152,7 @@ def migrate(folder: Path, fleet: Fleet, restarted: int) -> None:
     """Let both kinds of groups follow, restart routers one after the other, and promote everything."""
     with begun(folder, fleet) as run, ExitStack() as stack:
         applications = Applications(run, fleet, stack)
-        traffic = run.run_clients([ProducerSpec("shop", "librdkafka", "orders", 200.0), *fleet.members])
+        traffic = run.run_clients([ProducerSpec("shop", "librdkafka", "orders", 100.0), *fleet.members])
         applications.begin()
         run.does("link", "create", "blue", "--source", "source", "--target", "target")
         run.start("mirror", *fleet.routers, "controller")

@@ -1,4 +1,4 @@
-"""Each kind of fault, alone among 80,000 records, is found and named exactly; `make soak-parity` plants all together.
+"""Each kind of fault, alone among 40,000 records, is found and named exactly; `make soak-parity` plants all together.
 
 A topic's two logs consist of the same batches, which librdkafka wrote once. Where a fault is planted, librdkafka writes
 the records anew.
@@ -29,7 +29,7 @@ from tests.integration.mirror_world import bounds, settings_of
 from tests.soak.planted import KINDS, Planting, make_topic, plant, write, write_target
 
 # The first test takes the time for two clusters, a Spark session, all logs and their comparison.
-PARTITIONS, RECORDS = 2, 40_000
+PARTITIONS, RECORDS = 2, 20_000
 RUN = uuid4().hex[:8]
 SOUND = "sound"
 
@@ -128,7 +128,7 @@ def report(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fault_alone_among_80_000_records_is_the_only_one_and_named_exactly(
+def test_a_fault_alone_among_40_000_records_is_the_only_one_and_named_exactly(
     kind: str, report: ParityReport, plantings: dict[str, Planting]
 ) -> None:
     (row,) = [each for each in report.topics if each.topic == topic_of(kind)]

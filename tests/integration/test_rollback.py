@@ -112,9 +112,9 @@ def begin(run: Migration) -> None:
     run.make_topic(COPIED, 3)
     run.run_clients(
         [
-            ProducerSpec("p-rd", "librdkafka", "orders", 100.0),
-            ProducerSpec("p-aio", "aiokafka", "orders", 100.0),
-            ProducerSpec("p-java", "java", "bills", 100.0),
+            ProducerSpec("p-rd", "librdkafka", "orders", 50.0),
+            ProducerSpec("p-aio", "aiokafka", "orders", 50.0),
+            ProducerSpec("p-java", "java", "bills", 50.0),
             ConsumerSpec("c-rd", "librdkafka", GROUP, TOPICS),
         ]
     )
@@ -175,7 +175,7 @@ class Tills:
 
     def __init__(self, run: Migration) -> None:
         self._run = run
-        self.librdkafka = InTransactions(run.routers, (SOLD, BOOKED), "till", {"log_level": 0}, pause=0.02)
+        self.librdkafka = InTransactions(run.routers, (SOLD, BOOKED), "till", {"log_level": 0}, pause=0.08)
         self.java = JavaProgram(run.folder, "java")
         self.old_java = OldJavaProgram(run.folder, "old-java", version=SOURCE_VERSION)
 

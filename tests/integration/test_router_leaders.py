@@ -98,7 +98,7 @@ def test_no_client_of_a_router_is_harmed_when_leaders_move_and_brokers_of_both_s
     run.does("group", "promote", moved.group, "--yes")
     run.does("promote", *moved.topics, "--yes")
     asyncio.run(disturbed(run, topics, stops))
-    run.writers_go_on(100)
+    run.writers_go_on(30)
     once, again = run.judge(kept.once, moved.once), run.judge(kept.again, moved.again)
     assert harm(once) <= {"group_rereads"}, f"{once.named}\n{run.logs()}"
     assert harm(again) <= _OF_RETRIES, f"{again.named}\n{run.logs()}"

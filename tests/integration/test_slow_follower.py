@@ -19,8 +19,8 @@ def test_a_slow_follower_hides_nothing_from_the_barrier(
     run.make_topic(ledger, 3, 2, config={"min.insync.replicas": "1"})
     run.run_clients(
         [
-            ProducerSpec("one", "librdkafka", ledger, 150.0, acks="1", idempotent=False, settings=ordered),
-            ProducerSpec("all", "librdkafka", ledger, 150.0),
+            ProducerSpec("one", "librdkafka", ledger, 75.0, acks="1", idempotent=False, settings=ordered),
+            ProducerSpec("all", "librdkafka", ledger, 75.0),
             ConsumerSpec("reader", "librdkafka", group, (ledger,)),
         ]
     )

@@ -44,7 +44,7 @@ public final class WriteInTransactions {
                 try {
                     write(producer, words[1], words[2] + "-" + number, Integer.parseInt(words[3]));
                     System.out.println("committed " + number++);
-                    Thread.sleep(20); // More transactions would prove no more, and cost the machine's time.
+                    Thread.sleep(80); // More transactions would prove no more, and cost the machine's time.
                 } catch (KafkaException failed) {
                     if (asInJavadoc ? endsInJavadoc(failed) : ends(failed)) {
                         throw failed;
