@@ -78,7 +78,7 @@ hypothesis.settings.load_profile("untimed")
 # Brokers that live for a minute or stand idle are cheaper without Java's second compiler. The start takes a third less
 # processor time, the rest half. Benchmarks run brokers with Java's defaults.
 os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
-# Spark, too, where the command line starts Spark for a check: half of Spark's CPU was the second compiler.
+# Spark, too: half of a small check's CPU was the second compiler, and a quarter of the CPU among a million records.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 # Each of the parallel test processes takes its brokers' ports from a range of its own, so no two ports collide.

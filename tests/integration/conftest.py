@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,17 +62,10 @@ def pair() -> Iterator[SecurePair]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Spark for all tests that look at a check itself; the command line always starts a Spark of its own.
-
-    This Spark compares millions of records, which is work enough for Java's second compiler.
-    """
+    """Spark for all tests that look at a check itself; the command line always starts a Spark of its own."""
     from kmigrate.spark.session import spark_session
 
-    with ExitStack() as until_the_end:
-        with pytest.MonkeyPatch.context() as around:
-            around.delenv("SPARK_SUBMIT_OPTS", raising=False)
-            started = spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home)
-            session = until_the_end.enter_context(started)
+    with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as session:
         yield session
 
 
