@@ -58,6 +58,8 @@ _log = logging.getLogger("kmigrate.process")
 _LOOK_SECONDS = 1.0
 _OTHER_ROUTERS_S = 0.2
 """Seconds between two reads of the other routers' presences, which tell a router where clients may go."""
+_OTHER_MIRRORS_S = 0.1
+"""Seconds between two reads of the other mirrors' presences, which tell a mirror which partitions are free."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _STARTING = Readiness(Hindrance.STARTING, "no client is accepted yet")
 
@@ -90,7 +92,7 @@ async def serve(
             if engines is Engine.ROUTER:
                 connections.log.read_only(RouterPresence, rest_s=_OTHER_ROUTERS_S)
             elif engines is Engine.MIRROR:
-                connections.log.read_only(MirrorPresence)
+                connections.log.read_only(MirrorPresence, rest_s=_OTHER_MIRRORS_S)
             process = _Process(call, connections, stop, worker)
             await process.run(engines, link, workers, take_over=take_over)
         report(call.out, "process", {"event": "stopped"}, "stopped")
