@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from kmigrate.model.routes import Serve, TopicRoute
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import ClusterRef, LinkRecord, TopicRecord
+from kmigrate.model.routes import Serve, TopicRoute, next_table, routing_table
+from kmigrate.model.state import State
 from kmigrate.protocol.api import (
     ApiKey,
     blank,
@@ -21,11 +24,14 @@ from kmigrate.protocol.api import (
     is_flexible,
 )
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
+from kmigrate.router.shared.aligning_partitions import AligningPartitions
 from kmigrate.router.wire.aligning import cut_fetch
 from kmigrate.router.wire.apis import OFFERED
 from tests.unit.router.fetch.test_passing_fetch import answered, read
 from tests.unit.router.router_fakes import Stage, route
 
+LINK = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
+IDS = {"t": uuid.UUID(int=1), "u": uuid.UUID(int=2)}
 ID, OTHER = uuid.UUID(int=77), uuid.UUID(int=78)
 LEADER_EPOCH, NOT_LEADER = 23, 6
 VERSIONS = range(OFFERED[ApiKey.FETCH].versions[0], OFFERED[ApiKey.FETCH].versions[1] + 1)
@@ -169,6 +175,41 @@ def test_a_share_groups_reader_is_given_no_filler() -> None:
     shown: Any = decode_body(kind, reply, response_body_offset(reply, kind.__flexible__))
     [one] = shown.responses[0].partitions
     assert (int(one.error_code), one.records or b"") == (NOT_LEADER, b"")
+
+
+def test_a_record_of_one_topic_releases_no_other_and_each_is_judged_by_its_own_tables() -> None:
+    """Tables that follow one another name the topics whose routes have changed; the rest is as before."""
+    state = State().with_record(LINK.key, LINK, 0)
+    known, partitions = routing_table(state), AligningPartitions()
+
+    def follow(topic: str, phase: TopicPhase, *added: int) -> None:
+        nonlocal state, known
+        record = TopicRecord("l", topic, phase, 1, partitions=2, target_topic_id=str(IDS[topic]), aligning=added)
+        before, state = state, state.with_record(record.key, record, state.epoch + 1)
+        known = next_table(state, before, known)
+        partitions.follow(known, 0.0)
+
+    def found(since: int) -> list[tuple[str, int]]:
+        test = partitions.judge(since)
+        both = [(topic, p) for topic in sorted(IDS) for p in (0, 1)]
+        by_name = [each for each in both if test(each[0].encode(), each[1])]
+        assert [each for each in both if test(IDS[each[0]].bytes, each[1])] == by_name
+        return by_name
+
+    follow("t", TopicPhase.ALIGNING)
+    follow("u", TopicPhase.ALIGNING)
+    assert found(2) == [("t", 0), ("t", 1), ("u", 0), ("u", 1)]
+    follow("t", TopicPhase.MIRRORING)
+    assert found(2) == [("t", 0), ("t", 1), ("u", 0), ("u", 1)]
+    assert found(3) == [("u", 0), ("u", 1)]
+    follow("u", TopicPhase.MIRRORING)
+    assert found(4) == []
+    assert partitions.concerns(3)
+    assert not partitions.concerns(4)
+    follow("t", TopicPhase.MIRRORING, 1)
+    assert partitions.concerns(5)
+    assert found(5) == [("t", 1)]
+    assert found(3) == [("t", 1), ("u", 0), ("u", 1)]
 
 
 def test_what_was_released_is_forgotten_in_the_end() -> None:
