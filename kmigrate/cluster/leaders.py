@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
@@ -27,7 +28,7 @@ from kmigrate.cluster.metadata import PartitionInfo
 from kmigrate.cluster.requests import NO_LEADER
 from kmigrate.errors import Failed, Refused, Unreachable
 from kmigrate.net.retry import every
-from kmigrate.net.tasks import TaskOwner, accompanied
+from kmigrate.net.tasks import TaskOwner, watched
 from kmigrate.protocol.codes import Code
 
 __all__ = ["known_leader", "refuse_unwitnessed", "while_it_leads", "witnessed_ends"]
@@ -41,7 +42,7 @@ async def while_it_leads(client: ClusterClient, topic: str, partition: int, aski
     """Return the leader's answer; raise Unreachable as soon as another broker leads and there is no answer."""
     node = client.leader(topic, partition)
     address = _address(client, node)
-    answer = await accompanied(asking, _until_another_leads(client, topic, partition, node, address))
+    answer = await watched(asking, _PATIENCE_S, partial(_until_another_leads, client, topic, partition, node, address))
     if address in client.health:
         client.health.heard(address)
     return answer
@@ -63,7 +64,7 @@ def _address(client: ClusterClient, node: int) -> str:
 
 
 async def _until_another_leads(client: ClusterClient, topic: str, partition: int, node: int, address: str) -> None:
-    async for _ in every(_PATIENCE_S):
+    async for _ in every(_PATIENCE_S, at_once=True):
         if node >= 0:
             client.health.note(address)
         try:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar, overload
 
-__all__ = ["TaskOwner", "accompanied", "in_turns", "together"]
+__all__ = ["TaskOwner", "accompanied", "in_turns", "together", "watched"]
 
 _ITEMS_PER_TURN = 250
 """Number of items after which other tasks have their turn; an item takes some microseconds."""
@@ -55,6 +55,24 @@ async def accompanied(work: Coroutine[Any, Any, _A], *others: Coroutine[Any, Any
         await _end(tasks)
     _raise_failure(tasks, done)
     return main.result()
+
+
+async def watched(work: Coroutine[Any, Any, _A], after_s: float, watch: Callable[[], Coroutine[Any, Any, Any]]) -> _A:
+    """Return the result of `work`; if the work takes longer than `after_s`, accompany the rest of it by `watch`.
+
+    Most work is over sooner: then the second task, and the waits for it, would cost more than the work.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        done, _ = await asyncio.wait((task,), timeout=after_s)
+    except asyncio.CancelledError:
+        await _end([task])
+        raise
+    return task.result() if done else await accompanied(_result(task), watch())
+
+
+async def _result(task: asyncio.Task[_A]) -> _A:
+    return await task
 
 
 async def in_turns(items: Iterable[_A]) -> AsyncIterator[_A]:

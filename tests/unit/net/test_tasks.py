@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kmigrate.errors import Unreachable
-from kmigrate.net.tasks import accompanied, in_turns, together
+from kmigrate.net.tasks import accompanied, in_turns, together, watched
 
 
 async def _fails_when_ended() -> None:
@@ -103,6 +103,64 @@ def test_who_is_cancelled_while_an_accompanied_work_fails_is_cancelled() -> None
         task.cancel()
         await asyncio.wait([task], timeout=2)
         assert task.cancelled()
+
+    asyncio.run(scene())
+
+
+def test_a_work_that_is_over_soon_has_no_watch() -> None:
+    assert asyncio.run(watched(_gives("a"), 60, lambda: pytest.fail("a watch was begun"))) == "a"
+    with pytest.raises(Unreachable):
+        asyncio.run(watched(_fails(), 60, lambda: pytest.fail("a watch was begun")))
+
+
+def test_a_work_that_goes_on_for_long_is_ended_by_its_watch_or_ends_it() -> None:
+    ended: list[str] = []
+
+    async def waits(what: str) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(what)
+
+    with pytest.raises(Unreachable):
+        asyncio.run(watched(waits("work"), 0.001, _fails))
+    assert ended == ["work"]
+
+    async def scene() -> str:
+        begun = asyncio.Event()
+
+        async def work() -> str:
+            await begun.wait()
+            return "a"
+
+        async def watch() -> None:
+            begun.set()
+            await waits("watch")
+
+        return await watched(work(), 0.001, watch)
+
+    assert asyncio.run(scene()) == "a"
+    assert ended == ["work", "watch"]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 60.0])
+def test_who_is_cancelled_while_a_watched_work_goes_on_is_cancelled_and_the_work_is_over(after_s: float) -> None:
+    async def scene() -> None:
+        over = asyncio.Event()
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0)
+                over.set()
+
+        task = asyncio.create_task(watched(work(), after_s, lambda: asyncio.sleep(60)))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task], timeout=30)
+        assert task.cancelled()
+        assert over.is_set()
 
     asyncio.run(scene())
 
