@@ -202,9 +202,13 @@ def _read_mark(data: Any) -> ProducerMark:
 
 def _fields_reader(kind: type[Any]) -> _Read:
     hints = typing.get_type_hints(kind)
-    # A value of the field's own type needs no reader, unless the type is bounded.
+    # A value of the field's own type needs no reader, unless the type is bounded; nor does the JSON of a default value.
     fields = {
-        f.name: (None if hints[f.name] in _BOUNDED else hints[f.name], _reader(hints[f.name]))
+        f.name: (
+            None if hints[f.name] in _BOUNDED else hints[f.name],
+            _plain_default(f),
+            _reader(hints[f.name]),
+        )
         for f in dataclasses.fields(kind)
     }
 
@@ -212,11 +216,21 @@ def _fields_reader(kind: type[Any]) -> _Read:
         known: dict[str, Any] = {}
         for name, value in data.items():
             if (field := fields.get(name)) is not None:
-                of, reader = field
-                known[name] = value if type(value) is of else reader(value)
+                of, default, reader = field
+                if type(value) is of:
+                    known[name] = value
+                elif value != default or type(value) is not type(default):
+                    known[name] = reader(value)
         return kind(**known)
 
     return read
+
+
+def _plain_default(field: dataclasses.Field[Any]) -> Any:
+    """Return the JSON of a field's default value; for a field without one, a value that equals nothing."""
+    if field.default_factory is not dataclasses.MISSING:
+        return plain(field.default_factory())
+    return object() if field.default is dataclasses.MISSING else plain(field.default)
 
 
 def _listed(data: Any) -> Any:

@@ -239,8 +239,10 @@ class Routes(dict[str, TopicRoute]):
         for name, route in changes.items():
             made._leave(name)
             if route is not None:
-                made[name] = route
+                made[name] = route  # in place: a mapping without gaps is copied at once, which is ten times as fast
                 made._enter(name, route)
+            else:
+                made.pop(name, None)
         entered = {name for name, route in changes.items() if route is not None and route.serve is Serve.HIDDEN}
         left = self.hidden.intersection(changes) - entered
         if left or not entered <= self.hidden:
@@ -248,7 +250,7 @@ class Routes(dict[str, TopicRoute]):
         return made
 
     def _leave(self, name: str) -> None:
-        before = self.pop(name, None)
+        before = self.get(name)
         self.fenced.pop(name, None)
         self.unready.pop(name, None)
         if before is not None and not before.at_target:

@@ -138,6 +138,9 @@ def test_a_routers_report_on_a_group_may_leave_fields_out_and_have_further_field
         {"kind": "LeaseRecord", "what": "w", "holder": "h"},
         {"kind": "LeaseRecord", "what": "w", "holder": "h", "term": "many"},
         {"kind": "TopicRecord", "link": "l", "topic": "t", "phase": "dancing", "since_ms": 1},
+        {"kind": "TopicRecord", "link": "l", "topic": "t", "phase": "mirroring", "since_ms": 1, "partitions": False},
+        {"kind": "TopicRecord", "link": "l", "topic": "t", "phase": "mirroring", "since_ms": 1, "paused": 0},
+        {"kind": "TopicRecord", "link": "l", "topic": "t", "phase": "mirroring", "since_ms": 1, "starts": []},
     ],
 )
 def test_an_unknown_or_broken_record_is_refused(data: dict[str, object]) -> None:
