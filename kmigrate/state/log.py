@@ -146,6 +146,9 @@ class StateLog:
         self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
         self._presence_tail = self._tail_of_presence()
         self._changed = asyncio.Event()
+        self._state_changed = asyncio.Event()
+        self._told: State | None = None
+        """The newest state that callers which wait for the state alone were woken for."""
         self._lock = asyncio.Lock()
         self._tasks = TaskOwner(self._on_failure)
         self._broken: KmigrateError | None = None
@@ -250,14 +253,14 @@ class StateLog:
                 self._on_trouble(_as_ours(error, "presence"))
                 await sleep(_PAUSE_S)
 
-    async def changed_or_broken(self, timeout: float) -> KmigrateError | None:
+    async def changed_or_broken(self, timeout: float, *, state_only: bool = False) -> KmigrateError | None:
         """Wait as `changed` does, and return why the log cannot be read; None if all is well.
 
         The caller keeps the state; the reader starts again. Raise only for a record of another version's format.
         """
         if self._broken is None:
             with suppress(StateLogBroken):
-                await self.changed(timeout)
+                await self.changed(timeout, state_only=state_only)
         if self._broken is not None:
             if self._broken.ref in (NEWER_LOG, OLDER_LOG):
                 raise self._broken
@@ -440,9 +443,12 @@ class StateLog:
             except TimeoutError:
                 continue
 
-    async def changed(self, timeout: float) -> None:
-        """Wait for the next change of state or presence, at most `timeout` seconds."""
-        event = self._changed
+    async def changed(self, timeout: float, *, state_only: bool = False) -> None:
+        """Wait for the next change of state or presence, at most `timeout` seconds; `state_only`: of the state.
+
+        A state record causes several presences, and each costs a caller another look.
+        """
+        event = self._state_changed if state_only else self._changed
         if self._broken is not None:
             raise self._broken
         try:
@@ -468,6 +474,10 @@ class StateLog:
     def _wake(self) -> None:
         event, self._changed = self._changed, asyncio.Event()
         event.set()
+        if self.state is not self._told or self._broken is not None:
+            self._told = self.state
+            event, self._state_changed = self._state_changed, asyncio.Event()
+            event.set()
 
     def _on_trouble(self, error: KmigrateError) -> None:
         self.trouble = error

@@ -98,7 +98,7 @@ class MemoryLog:
         except TimeoutError:
             raise WaitTimedOut("wait-timed-out", f"waited for {what}") from None
 
-    async def changed(self, timeout: float) -> None:
+    async def changed(self, timeout: float, *, state_only: bool = False) -> None:
         try:
             async with asyncio.timeout(timeout):
                 await self._changed.wait()

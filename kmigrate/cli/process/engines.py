@@ -177,11 +177,11 @@ class _Process:
         return contradictions(self._call.settings, link.settings).values()
 
     async def _news(self) -> None:
-        """Wait for news of the state log; a process with a router endures a log that cannot be read (`Router`)."""
+        """Wait for a newer state; a process with a router endures a log that cannot be read (`Router`)."""
         if self._router:
-            await self._connections.log.changed_or_broken(_LOOK_SECONDS)
+            await self._connections.log.changed_or_broken(_LOOK_SECONDS, state_only=True)
         else:
-            await self._connections.log.changed(_LOOK_SECONDS)
+            await self._connections.log.changed(_LOOK_SECONDS, state_only=True)
 
     async def _start_router(
         self, stack: AsyncExitStack, *, shared: bool, alone: bool = True, take_over: bool = False

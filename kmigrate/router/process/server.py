@@ -50,6 +50,8 @@ _LOOK_AT_BROKERS_S = 10.0
 _LOOK_AT_WRITES_S = 5.0
 _LOOK_AT_TRANSACTIONS_S = 0.25
 _LOOK_AT_CLIENTS_S = 5.0
+_LOOK_AT_ROUTERS_S = 0.05
+"""Shortest time between two looks at the other routers: all processes together write many presences a second."""
 _BEAT_S = 0.25
 _DRAIN_LOOK_S = 0.01
 _LOOK_AT_MEMORY_S = 0.2
@@ -57,6 +59,8 @@ _SHARE = 0.1
 """Greatest part of the time that making announcements may take: each state record causes one."""
 _LONGEST_GAP_S = 0.02
 """Longest time for which an announcement is put off: a fence waits for announcements."""
+_ROUTINE_GAP_S = 0.02
+"""Shortest time between two announcements that tell only of newer states, and of no fence."""
 _BEHIND_FENCE_S = 0.1
 """Time for which an announcement is put off while writers wait for a flip, and the fence was acknowledged already."""
 
@@ -384,6 +388,7 @@ class Router:
             if any(each.instance == self.instance for each in heard):  # a router that does not hear itself hears nobody
                 fallbacks.follow(self.bootstrap, heard)
                 self._shared.handoff.heard = tuple(each for each in heard if each.instance != self.instance)
+            await sleep(_LOOK_AT_ROUTERS_S)
             await self._state_log.changed_or_broken(1.0)
 
     async def _watch_transactions(self) -> None:
@@ -395,7 +400,7 @@ class Router:
     async def _follow(self) -> None:
         while True:
             self._swap_if_newer()
-            self._note_log_problem(await self._state_log.changed_or_broken(1.0))
+            self._note_log_problem(await self._state_log.changed_or_broken(1.0, state_only=True))
 
     def _note_log_problem(self, broken: KmigrateError | None) -> None:
         """Log once that the state log cannot be read, and once that the log is read again.
@@ -458,10 +463,11 @@ class Router:
         its fence and its flip, and the announcements of all routers after each would delay the flip by milliseconds.
         """
         fences = self._shared.forwards.fences(self._shared.table)
-        if not fences or fences != self._acknowledged:
+        if fences != self._acknowledged:
             self._announce_now()
         elif self._put_off is None:
-            self._put_off = asyncio.get_running_loop().call_later(_BEHIND_FENCE_S, self._announce_now)
+            gap = _BEHIND_FENCE_S if fences else self._announced_at + _ROUTINE_GAP_S - monotonic()
+            self._put_off = asyncio.get_running_loop().call_later(max(0.0, gap), self._announce_now)
 
     def _drained(self) -> None:
         """Announce that something ended behind a fence; at once if no fenced topic waits for this router any more."""

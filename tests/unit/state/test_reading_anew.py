@@ -307,6 +307,20 @@ def test_who_bears_a_log_that_cannot_be_read_is_told_why_and_reads_on_once_that_
     asyncio.run(scenario())
 
 
+def test_who_waits_for_the_state_alone_is_not_woken_by_presences() -> None:
+    async def scene() -> None:
+        async with Log(Cluster([stored(0, "a", 1)], end=1)) as log:
+            of_state = asyncio.create_task(log.changed(60, state_only=True))
+            of_both = asyncio.create_task(log.changed(60))
+            await of_both  # answers to reads of the presence log go on
+            assert not of_state.done()
+            await log.append(lambda s: None if s.lease("b") else LeaseRecord("b", "w", 1))
+            await of_state
+            assert log.state.lease("b")
+
+    run(scene())
+
+
 def test_a_record_that_this_version_must_not_ignore_is_borne_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         cluster = Cluster([stored(0, "a", 1)], end=1)

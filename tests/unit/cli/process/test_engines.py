@@ -155,7 +155,7 @@ def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(mo
     """A process with a controller alone used to restart it for ever, and a supervisor saw a healthy process."""
     newer = StateLogBroken("newer-state-log", "the state log was written by a newer kmigrate")
 
-    async def broken(*_: object) -> None:
+    async def broken(*_: object, **__: object) -> None:
         raise newer
 
     async def nothing(*_: object) -> None: ...

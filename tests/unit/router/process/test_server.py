@@ -37,7 +37,7 @@ class Heard(MemoryLog):
     async def announce(self, record: Any) -> None:
         self.heard.append(record)
 
-    async def changed_or_broken(self, timeout: float) -> None:
+    async def changed_or_broken(self, timeout: float, *, state_only: bool = False) -> None:
         await asyncio.sleep(timeout)
 
 
@@ -89,6 +89,34 @@ def test_a_router_puts_announcements_off_behind_a_fence_that_it_has_acknowledged
         return told
 
     assert asyncio.run(scene()) == [("fencing", 1), ("fenced", 0), ("later", 1), ("promoted", 1)]
+
+
+def test_a_router_announces_many_newer_states_together_and_a_fence_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kmigrate.router.process.server._ROUTINE_GAP_S", 3600.0)
+
+    async def scene() -> None:
+        log = Heard(LINK)
+        router = alone(monkeypatch, log)
+        router.settings = replace(router.settings, presence_interval_ms=3_600_000)
+        await router.start()
+
+        async def follow(record: TopicRecord) -> None:
+            await log.append(lambda _: record)
+            router._swap()
+
+        try:
+            first = await next_of(log, 1)
+            for number in range(3):
+                await follow(replace(FENCING, phase=TopicPhase.MIRRORING, since_ms=number))
+            await asyncio.sleep(0)
+            assert log.heard == [first]
+            await follow(FENCING)
+            fenced = await next_of(log, 2)
+            assert (fenced.applied, set(fenced.fences)) == (log.state.epoch, {FENCING.key})
+        finally:
+            await router.close()
+
+    asyncio.run(scene())
 
 
 def test_a_router_announces_at_once_that_nothing_is_in_flight_behind_a_fence(monkeypatch: pytest.MonkeyPatch) -> None:
