@@ -258,6 +258,9 @@ class ClusterClient:
 
     async def connection(self, node: int, purpose: str = "control") -> BrokerConnection:
         """Return the connection to a broker for a purpose; different purposes never queue behind each other."""
+        known = self.open_connection(node, purpose)
+        if known is not None and not self._closed:
+            return known
         address = self.metadata.brokers.get(node)
         if address is None:
             await self.refresh([])
