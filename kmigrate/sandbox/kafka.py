@@ -45,6 +45,8 @@ TARGET_VERSION = "4.3.1"
 
 _READY_SECONDS = 90.0
 _LOOK_SECONDS = 0.05
+_IDS, _FEATURES = "meta.properties", "bootstrap.checkpoint"
+"""The files of a formatted folder."""
 _REASON = re.compile(r" (ERROR|FATAL) |Exception|Error:")
 # SerialGC: on the two cores of a small machine its short pauses cost less than the helper threads of G1.
 _JVM = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
@@ -82,6 +84,33 @@ class Broker(Server):
     @property
     def log(self) -> Path:
         return self.folder / "broker.log"
+
+
+@dataclass(frozen=True)
+class _Format:
+    """The files of a formatted folder. Only the ids differ between the folders of a version."""
+
+    ids: tuple[str, ...]
+    features: bytes
+
+    @classmethod
+    def read(cls, folder: Path) -> _Format:
+        ids = (folder / _IDS).read_text(encoding="utf-8").splitlines()
+        return cls(tuple(ids), (folder / _FEATURES).read_bytes())
+
+    def write(self, folder: Path, cluster_id: str, node: int) -> None:
+        folder.mkdir()
+        own = {"cluster.id": cluster_id, "node.id": str(node), "directory.id": _new_cluster_id()}
+        lines = ((line, line.partition("=")[0]) for line in self.ids)
+        text = "".join(f"{key}={own[key]}\n" if key in own else f"{line}\n" for line, key in lines)
+        (folder / _IDS).write_text(text, encoding="utf-8")
+        (folder / _FEATURES).write_bytes(self.features)
+
+
+_FORMATS: dict[Path, _Format] = {}
+"""What Kafka's tool has written in this process, by folder of jars."""
+_SHAPING = frozenset({"log.dir", "log.dirs", "metadata.log.dir", "unstable.feature.versions.enable"})
+"""Configuration on which the files or their places depend."""
 
 
 @dataclass
@@ -204,23 +233,33 @@ class KafkaCluster:
         self.launch()
 
     def format(self) -> None:
-        """Create empty logs that belong to this cluster."""
+        """Create empty logs that belong to this cluster.
+
+        Kafka's tool formats the first folder of a version. The other folders get copies with ids of their own.
+        """
         if isinstance(self.distribution, Image) or self.zookeeper is not None:
             return  # a container formats its own folder, and with a ZooKeeper nothing is formatted
-        formats = [
-            subprocess.Popen(
-                [
-                    *_java(self.distribution, "-XX:TieredStopAtLevel=1"), "kafka.tools.StorageTool", "format",
-                    "-t", self.cluster_id, "-c", str(broker.properties),
-                ],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )
-            for broker in self.brokers.values()
+        jars, usual = self.distribution.jars, not _SHAPING & self.spec.config.keys()
+        for broker in self.brokers.values():
+            data = broker.folder / "data"
+            if usual and jars in _FORMATS:
+                _FORMATS[jars].write(data, self.cluster_id, broker.node)
+                continue
+            self._format_by_tool(self.distribution, broker)
+            if usual:
+                _FORMATS[jars] = _Format.read(data)
+
+    def _format_by_tool(self, distribution: Distribution, broker: Broker) -> None:
+        command = [
+            *_java(distribution, "-XX:TieredStopAtLevel=1"), "kafka.tools.StorageTool", "format",
+            "-t", self.cluster_id, "-c", str(broker.properties),
         ]  # fmt: skip
-        outputs = [process.communicate(timeout=_READY_SECONDS)[0] for process in formats]
-        for process, output in zip(formats, outputs, strict=True):
-            if process.returncode != 0:
-                raise Failed("broker-format-failed", f"{self.spec.name}: StorageTool said: {output.strip()}")
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=_READY_SECONDS, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise Failed("broker-format-failed", f"{self.spec.name}: StorageTool said: {done.stdout.strip()}")
 
     def launch(self) -> None:
         if self.zookeeper is not None and isinstance(self.distribution, Distribution):

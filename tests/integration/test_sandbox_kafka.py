@@ -12,8 +12,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kmigrate.kafka_jars.java import find_java
+from kmigrate.sandbox import kafka
 from kmigrate.sandbox.distribution import Distribution, archive_path
-from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, Broker, ClusterSpec, KafkaCluster
 
 
 def _produce(cluster: KafkaCluster, topic: str, value: bytes) -> None:
@@ -80,3 +81,31 @@ def test_a_paused_broker_says_nothing_until_it_is_resumed(own_cluster: Callable[
         admin.list_topics(timeout=1)
     cluster.resume(1)
     assert set(admin.list_topics(timeout=20).brokers) == {1}
+
+
+def test_kafkas_tool_formats_a_folder_of_a_version_and_each_copy_has_ids_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_tool: list[Path] = []
+    format_by_tool = KafkaCluster._format_by_tool
+
+    def counted(cluster: KafkaCluster, distribution: Distribution, broker: Broker) -> None:
+        by_tool.append(broker.folder)
+        format_by_tool(cluster, distribution, broker)
+
+    monkeypatch.setattr(KafkaCluster, "_format_by_tool", counted)
+    monkeypatch.setattr(kafka, "_FORMATS", {})
+    clusters = [KafkaCluster.create(ClusterSpec(name, TARGET_VERSION, 2), tmp_path) for name in ("first", "second")]
+    if not isinstance(clusters[0].distribution, Distribution):
+        pytest.skip("a container formats its own folder")
+    found = []
+    for cluster in clusters:
+        cluster.format()
+        for node, broker in cluster.brokers.items():
+            lines = (broker.folder / "data" / "meta.properties").read_text(encoding="utf-8").splitlines()
+            ids = dict(line.split("=") for line in lines if "=" in line)
+            assert (ids["cluster.id"], ids["node.id"], ids["version"]) == (cluster.cluster_id, str(node), "1")
+            found.append((ids["directory.id"], (broker.folder / "data" / "bootstrap.checkpoint").read_bytes()))
+    assert by_tool == [clusters[0].brokers[1].folder]
+    assert len({directory for directory, _ in found}) == 4
+    assert len({features for _, features in found}) == 1

@@ -331,7 +331,7 @@ def of_the_sandbox(patch: Patch, folder: Path) -> Iterator[tuple[str, Callable[[
     broker = it(alive=False, properties="p", started=lambda: it(signal=lambda _: None, alive=lambda: True))
     cluster = it(brokers={1: broker}, spec=it(name="s"), zookeeper=None, distribution=it(), cluster_id="c")
     cluster._log_end, cluster.client = lambda _: "its last line", dict
-    yield "broker-format-failed", lambda: kafka.KafkaCluster.format(cluster)
+    yield "broker-format-failed", lambda: kafka.KafkaCluster._format_by_tool(cluster, cluster.distribution, broker)
     yield "broker-ended", lambda: kafka.KafkaCluster._refuse_dead(cluster)
     yield "broker-still-running", lambda: kafka.KafkaCluster.terminate(cluster, 1, timeout=-1.0)
     cluster._refuse_dead = lambda: None
