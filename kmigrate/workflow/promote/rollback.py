@@ -300,22 +300,6 @@ class TopicRollback:
     async def _fencing(self, record: TopicRecord, way: WayBack) -> None:
         deadline = self._deadline(record)
 
-        # All transactions had ended before the fence, and none begins behind the fence: "none" stays true.
-        found, _ = await together(open_on(self.target, record), self._drained(record, deadline))
-        if self._record(self.log.state) != record:
-            return
-        if found:
-            await wait_until_none_open(self.target, record, deadline)
-        ends = await ends_after_drain(self.target, record, deadline)
-        changed = replace(way, barrier=barrier_at(ends), barrier_ms=self.log.now_ms())
-        await together(
-            self.table.read_early(replace(record, way_back=changed), deadline),
-            self._advance(record, TopicEvent.BARRIER, changed),
-        )
-
-    async def _drained(self, record: TopicRecord, deadline: float) -> None:
-        """Wait until every router has drained, or the record has changed."""
-
         def not_drained(state: State) -> str | None:
             if self._record(state) != record:
                 return None
@@ -327,6 +311,17 @@ class TopicRollback:
             await self.progress.wait(self.log, self.key, not_drained, deadline - monotonic(), "every router to drain")
         except WaitTimedOut as late:
             raise Refused("not-drained", f"{late.what} within the fence timeout") from late
+        if self._record(self.log.state) != record:
+            return
+        ends, found = await together(ends_after_drain(self.target, record, deadline), open_on(self.target, record))
+        if found:
+            await wait_until_none_open(self.target, record, deadline)
+            ends = await ends_after_drain(self.target, record, deadline)
+        changed = replace(way, barrier=barrier_at(ends), barrier_ms=self.log.now_ms())
+        await together(
+            self.table.read_early(replace(record, way_back=changed), deadline),
+            self._advance(record, TopicEvent.BARRIER, changed),
+        )
 
     # rollback-fenced
 
