@@ -467,7 +467,12 @@ class TopicRecord:
     schedule: Schedule | None = None
     """Promote that the controller asks for later, or again; None: no promote is scheduled."""
     fence_epoch: int = -1
-    """Epoch of the topic's newest fence, which routers acknowledge; each fence has a higher epoch."""
+    """Epoch of the topic's newest fence, or of the record since which no transaction begins (`closing`).
+
+    Routers acknowledge the epoch. Each fence has a higher epoch.
+    """
+    closing: bool = False
+    """True from shortly before a promote's fence: no transaction begins on the topic, and open transactions end."""
     barrier: Mapping[int, PartitionBarrier] = field(default_factory=dict)
     fenced_ms: int = 0
     barrier_ms: int = 0

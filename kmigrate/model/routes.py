@@ -137,7 +137,7 @@ class TopicRoute:
     former_eras: tuple[WriteEra, ...] = ()
     """The two eras before the present era, newest first: a batch that comes again may have been stored then."""
     closing: bool = False
-    """True before the fence of a rollback: no transaction begins on the topic, and open ones end."""
+    """True shortly before a fence: no transaction begins on the topic, and open ones end."""
     turned_epoch: int = -1
     """Epoch of the newest flip, from the topic's first rollback on; −1 before."""
 
@@ -346,9 +346,15 @@ def _route(link: LinkRecord, record: TopicRecord, state: State) -> TopicRoute:
         target_shift=shift if record.generation else 0,
         copied_back=record.copied_back,
         former_eras=_former_eras(link, record, shift),
-        closing=record.phase is TopicPhase.ROLLBACK_PENDING and record.way_back is not None and record.way_back.closing,
+        closing=_is_closing(record),
         turned_epoch=record.turned_epoch,
     )
+
+
+def _is_closing(record: TopicRecord) -> bool:
+    if record.phase is TopicPhase.ROLLBACK_PENDING:
+        return record.way_back is not None and record.way_back.closing
+    return record.phase is TopicPhase.PROMOTE_PENDING and record.closing
 
 
 def written_shift(link: LinkRecord, record: TopicRecord) -> int:

@@ -38,7 +38,7 @@ class PromoteProgress:
     ready: set[str] = field(default_factory=set)
     """Topics that wait only for their groups before they are fenced; in a rollback also groups that can be frozen."""
     closed: set[str] = field(default_factory=set)
-    """Topics that are rolled back, and on which no transaction begins and none is open."""
+    """Topics before their fence, on which no transaction begins and none is open."""
     at_barrier: set[str] = field(default_factory=set)
     proven: dict[str, tuple[TopicRecord, ProvenTopic]] = field(default_factory=dict)
     """Each proven topic, with the record that was proven."""
@@ -82,9 +82,9 @@ class PromoteProgress:
         return None
 
     def not_closed_with(self, unit: Unit) -> str | None:
-        """Return another topic of a rollback's unit on which a transaction may be open."""
+        """Return another topic of the unit on which a transaction may be open: no fence may come before its end."""
         for other in unit.left:
-            if other.phase is TopicPhase.ROLLBACK_PENDING and other.key not in self.closed:
+            if other.phase in _PENDING and other.key not in self.closed:
                 return f"{other.topic}, which is written together with {unit.topic}, has open transactions"
         return None
 

@@ -69,6 +69,7 @@ def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord
         promoted_ms=at_ms,
         reason="",
         target_ends=proven.target_ends,
+        closing=False,
         unsettled=True,
         schedule=None,
         way_back=_way_back(record, at_ms),
@@ -99,6 +100,7 @@ def given_up(record: TopicRecord, reason: str, way_on: str = "") -> TopicRecord:
         way_on=way_on,
         terms=None,
         barrier={},
+        closing=False,
     )
 
 

@@ -20,7 +20,10 @@ F  Coupled topics are fenced only when all of them are to be promoted and ready,
 G  Where a router is silent, or left without notice, a seal replaces its acknowledgement (`sealing`). The seal is put on
    and proven after the other routers have drained, before the barrier is read.
 H  The barrier table (`promote.barrier`) is in the state log before the flip: routers read the table there.
-I  Many topics are fenced in rounds, with rests in which their writers catch up (`promote.fence_rounds`).
+I  Where a topic is written in transactions, no transaction begins on the topic from a record before the fence on
+   (`TopicRecord.closing`), and the fence follows once the open transactions have ended: producers without transactions
+   wait for none of them. A router that does not answer is left to the fence (G).
+J  Many topics are fenced in rounds, with rests in which their writers catch up (`promote.fence_rounds`).
 """
 
 from __future__ import annotations
@@ -77,6 +80,7 @@ __all__ = ["TopicPromotion"]
 
 _LOOK_S = 0.1
 _IN_FLIGHT = "answer(s) of the source or transaction(s)"
+_BEGINNING = "transaction(s) that begin at the source"
 _SHORT_S = 1.0
 """Seconds after which an open transaction counts as hanging; a transaction that begins behind may hang as well."""
 
@@ -93,7 +97,7 @@ class TopicPromotion:
     progress: PromoteProgress = field(default_factory=PromoteProgress)
     """Progress of coupled topics (F), and reasons to wait; shared by all promotes of a controller."""
     rounds: FenceRounds = field(default_factory=FenceRounds)
-    """Order of the fences, shared by all promotes of a controller (I)."""
+    """Order of the fences, shared by all promotes of a controller (J)."""
     readers: ReaderLooks = field(default_factory=ReaderLooks)
     """Looks at the members of groups, shared by all promotes of a controller."""
     hook: FenceHook = field(default_factory=NoHook)
@@ -166,6 +170,9 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
+        if record.closing:
+            await self._fence_when_ended(record)
+            return
         if self.hook.due_before_fence(record):
             await self._run_hook(record)
             return  # the next pass looks at the record anew
@@ -177,7 +184,53 @@ class TopicPromotion:
         await refuse_lost_ids(self.log.state, self.source, self.clusters.target, record)
         await self.readers.refuse(self.log.state, self.link, self.topic, self.source)
         await rehearse(self.source, record, self.table, self.check, self._deadline(record))
+        if is_transactional(self.log.state, record) and not self.sealer.unheard(record) and record.seal is None:
+            await self._close(record)
+        else:
+            await self._fence(record)
+
+    async def _fence(self, record: TopicRecord) -> None:
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
+
+    async def _close(self, record: TopicRecord) -> None:
+        """Write the record since which no transaction begins on the topic (I)."""
+
+        def decide(state: State) -> Record | None:
+            return replace(record, closing=True, fence_epoch=state.epoch + 1) if self._record(state) == record else None
+
+        await self.log.append(decide)
+
+    async def _fence_when_ended(self, record: TopicRecord) -> None:
+        """Write the fence once the unit's open transactions have ended (I); Refused where they outlast a fence."""
+        deadline = self._deadline(record)
+
+        def beginning(state: State) -> str | None:
+            same = self._record(state) == record
+            return undrained(self.log, record, self.sealer.given_up, _BEGINNING) if same else None
+
+        def not_closed(state: State) -> str | None:
+            if self._record(state) != record:
+                return None
+            unit = Unit.of(state, record)
+            if against := unit.not_asked_for():
+                raise Refused("coupled-topics", against)
+            return self.progress.not_closed_with(unit)
+
+        try:
+            what = "every router to let no transaction begin"
+            await self.progress.wait(self.log, self.key, beginning, deadline - monotonic(), what)
+            self.progress.note(self.key, "open transactions to end")
+            await wait_for_ends(self.log.state, self.source, record, deadline)
+            self.progress.closed.add(self.key)
+            await self.progress.wait(self.log, self.key, not_closed, deadline - monotonic(), "its unit")
+        except (Refused, WaitTimedOut) as late:
+            if self._record(self.log.state) != record:
+                return  # a person has taken the promote back
+            refusal = Refused("not-drained", f"{late.what} within the fence timeout")
+            named = await self._open_at_fence(record)
+            raise named or (refusal if isinstance(late, WaitTimedOut) else late) from None
+        if await self._ready(record):
+            await self._fence(record)
 
     async def _transactions_end_soon(self, record: TopicRecord) -> bool:
         """Wait, where a seal is to come, until no transaction on the topic is open for long; False: the record changed.
@@ -242,7 +295,7 @@ class TopicPromotion:
         return False
 
     async def _turn(self, record: TopicRecord) -> bool:
-        """Wait for this topic's turn (I); return False where by then the topic is not ready, or in another unit."""
+        """Wait for this topic's turn (J); return False where by then the topic is not ready, or in another unit."""
         unit = Unit.of(self.log.state, record)
         if unit.groups:
             self.rounds.go(self.key)  # the members of the groups wait already
@@ -258,8 +311,8 @@ class TopicPromotion:
         return same and self._why_not_ready(record, now) is None
 
     def _keep_turn(self, record: TopicRecord) -> None:
-        """Keep the turn of a fenced topic, whoever fenced it; otherwise leave: others wait with nothing fenced."""
-        if record.phase in BEHIND_FENCE:
+        """Keep the turn of a fenced or closing topic, whoever wrote that; otherwise leave: others wait unfenced."""
+        if record.phase in BEHIND_FENCE or record.closing:
             self.rounds.go(self.key)
         else:
             self.rounds.over(self.key)
@@ -279,7 +332,8 @@ class TopicPromotion:
 
     async def _wait_ready(self, record: TopicRecord, not_ready: Callable[[State], str | None]) -> bool:
         """Wait until nothing is named any more; return whether the record is still the same."""
-        timeout = self._terms(record).pending_timeout_s
+        terms = self._terms(record)
+        timeout = terms.fence_timeout_s if record.closing else terms.pending_timeout_s
         try:
             await self.progress.wait(self.log, self.key, not_ready, timeout, "the mirror and the routers")
         except WaitTimedOut as late:

@@ -104,6 +104,20 @@ def test_the_table_that_sends_writes_to_the_target_says_that_they_are_counted() 
         assert not routing_table(state(record)).topics["t"].copied_back
 
 
+@pytest.mark.parametrize(
+    ("phase", "closing"),
+    [(TopicPhase.PROMOTE_PENDING, True), (TopicPhase.FENCING, False), (TopicPhase.MIRRORING, False)],
+)
+def test_routers_let_no_transaction_begin_and_say_so_before_the_fence_of_a_promote(
+    phase: TopicPhase, *, closing: bool
+) -> None:
+    record = TopicRecord("l", "t", phase, 1, fence_epoch=4, closing=True)
+    found = routing_table(state(record)).topics["t"]
+    assert (found.closing, found.fenced) == (closing, closing or phase is TopicPhase.FENCING)
+    assert found.fence_epoch == 4
+    assert not routing_table(state(replace(record, closing=False))).topics["t"].closing
+
+
 @pytest.mark.parametrize(("phase", "told"), [(TopicPhase.FENCED, True), (TopicPhase.PROMOTED, False)])
 def test_a_topics_own_configs_are_known_until_they_are_in_force(phase: TopicPhase, *, told: bool) -> None:
     own = {"cleanup.policy": "compact"}

@@ -1041,6 +1041,24 @@ def test_a_fence_holds_what_begins_and_lets_what_is_open_end() -> None:
     assert desk.asked(ADD) == [("source", ADD), ("target", ADD)]
 
 
+def test_shortly_before_a_fence_no_transaction_begins_and_everything_else_goes_on() -> None:
+    desk = forwarded()
+    desk.add("t")
+    desk.stage.swap(route("t", Serve.FORWARD, fence_epoch=4, closing=True))
+    ack = desk.stage.shared.forwards.fences(desk.stage.shared.table)["topic/l/t"]
+    assert (ack.epoch, ack.in_flight) == (4, 0)
+    assert desk.add("t", partitions=(1,)) == {"t": 0}
+    sent = desk.produce("t")
+    assert sent is not None and sent.where.startswith("source")
+    sent.answer()
+    desk.stage.edge.sent.clear()
+    assert desk.end() == 0
+    assert desk.add("t") is None, "it waits"
+    desk.stage.swap(route("t", Serve.FORWARD))
+    desk.hears()
+    assert desk.codes_of(desk.read(ADD, 3)) == {"t": 0}, "the promote was given up"
+
+
 def test_an_open_transaction_does_not_reach_out_to_a_topic_that_was_fenced_without_it() -> None:
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD), topics=("u",))
     desk.add("u")

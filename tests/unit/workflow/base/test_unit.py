@@ -118,7 +118,7 @@ class Stage:
     def obey(self) -> None:
         """Announce the router and the mirror as answers to the present records."""
         records = [self.record(topic) for topic in "tu"]
-        held = [r for r in records if r.phase in (TopicPhase.FENCING, TopicPhase.FENCED)]
+        held = [r for r in records if r.phase in (TopicPhase.FENCING, TopicPhase.FENCED) or r.closing]
         self.log.say(
             RouterPresence("r1", "r", self.log.state.epoch, 500, {r.key: FenceAck(r.fence_epoch, 0) for r in held})
         )

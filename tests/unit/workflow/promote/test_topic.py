@@ -14,7 +14,7 @@ import pytest
 
 from kmigrate.cluster import acls
 from kmigrate.cluster.client import LogOffset, ProducerState
-from kmigrate.errors import Unreachable
+from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import FenceAck, MirrorPresence, PartitionProgress, RouterPresence, Upkept
@@ -96,7 +96,7 @@ class Stage:
         """Announce the router and the mirror as answers to the present record."""
         record = self.record
         fences = {}
-        if record.phase in (TopicPhase.FENCING, TopicPhase.FENCED) and self.router_acks:
+        if (record.phase in (TopicPhase.FENCING, TopicPhase.FENCED) or record.closing) and self.router_acks:
             fences = {record.key: FenceAck(record.fence_epoch, self.in_flight, self.marks)}
         self.log.say(RouterPresence("r1", "r", self.log.state.epoch, 500, fences))
         progress = {}
@@ -516,20 +516,77 @@ def test_a_leader_of_the_source_that_another_replica_knows_to_be_replaced_is_not
     assert record.reason.startswith("source-moved: the source's leader of t-0 changed after the barrier")
 
 
+async def lives_on(*_: Any) -> None:
+    """Find every transactional id at the target."""
+
+
+def transactional(**given: Any) -> Stage:
+    """Return the stage of a topic that is written in transactions."""
+    till = TransactionRecord("l", "till", 7, 0, 8, 0, ("t",))
+    return Stage(MemoryLog(LINK, ROUTER, *SHARED, PENDING, till), **given)
+
+
+def test_a_topic_is_fenced_only_once_its_open_transactions_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers without transactions do not wait for a transaction's end."""
+    stage, seen = transactional(), list[TopicRecord]()
+
+    async def ends_later(*_: Any) -> None:
+        seen.append(stage.record)
+        await asyncio.sleep(0.05)
+        seen.append(stage.record)
+
+    monkeypatch.setattr(promote, "wait_for_ends", ends_later)
+    monkeypatch.setattr(promote, "refuse_lost_ids", lives_on)
+    record = promoted(stage)
+    assert (record.phase, record.closing) == (TopicPhase.PROMOTED, False)
+    assert [(each.phase, each.closing) for each in seen[:2]] == [(TopicPhase.PROMOTE_PENDING, True)] * 2
+    assert seen[2].phase is TopicPhase.FENCING
+    assert 0 <= seen[0].fence_epoch < seen[2].fence_epoch
+
+
+def test_a_transaction_that_lasts_longer_than_a_fence_may_keeps_its_topic_from_being_fenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def lasts(*_: Any) -> None:
+        raise Refused("open-transaction", "till has a transaction open on t at the source")
+
+    async def open_writers(*_: Any) -> dict[str, frozenset[int]]:
+        return {"till": frozenset({7})}
+
+    stage = transactional()
+    monkeypatch.setattr(promote, "wait_for_ends", lasts)
+    monkeypatch.setattr(promote, "open_writers", open_writers)
+    monkeypatch.setattr(promote, "refuse_lost_ids", lives_on)
+    record = promoted(stage)
+    assert record.reason.startswith("open-transaction: till has a transaction open on t at the source for longer than")
+    assert "transaction.timeout.ms" in record.way_on
+    assert (record.phase, record.closing) == (TopicPhase.MIRRORING, False)
+    assert not any(isinstance(r, TopicRecord) and r.phase is TopicPhase.FENCING for r in stage.log.history)
+
+
+def test_a_router_that_lets_transactions_begin_keeps_their_topic_from_being_fenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(promote, "refuse_lost_ids", lives_on)
+    record = promoted(transactional(in_flight=1))
+    assert record.reason.startswith("not-drained: router r still waits for 1 transaction(s) that begin at the source")
+    assert (record.phase, record.closing) == (TopicPhase.MIRRORING, False)
+
+
 @pytest.mark.parametrize("markers", [False, True])
 def test_the_last_sequences_are_read_again_if_a_marker_was_written_after_the_first_log_end(
     monkeypatch: pytest.MonkeyPatch, markers: bool
 ) -> None:
     """The marks are read while the controller asks for the log ends again: only the same ends make the marks valid."""
-    stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, PENDING, TransactionRecord("l", "till", 7, 0, 8, 0, ("t",))))
+    stage = transactional()
     end = 101 if markers else 100
     stage.target.ends = dict.fromkeys(KEYS, LogOffset(0, end, 3))
 
     async def markers_arrive(*_: Any) -> None:
+        if stage.record.phase is not TopicPhase.FENCING:
+            return  # the question before the fence
         await asyncio.sleep(0.01)
         stage.source.ends = dict.fromkeys(KEYS, LogOffset(0, end, 3))
-
-    async def lives_on(*_: Any) -> None: ...
 
     monkeypatch.setattr(promote, "wait_for_ends", markers_arrive)
     monkeypatch.setattr(promote, "refuse_lost_ids", lives_on)
