@@ -23,14 +23,16 @@ _PAUSE_S = 0.005
 Result = TypeVar("Result")
 
 
-async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord, deadline: float) -> None:
-    """Wait until no routed transaction is open on a topic at the source, also where its router has forgotten it.
+async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord, deadline: float) -> bool:
+    """Wait until no routed transaction is open on a topic at the source; return True if any was open.
 
-    A coordinator answers an EndTxn before the markers are written, and a barrier must lie behind the markers. No
-    transaction begins behind the fence, so both questions may be asked at once: a "none" of either stays true.
+    The source knows a transaction that its router has forgotten. A coordinator answers an EndTxn before the markers are
+    written, and a barrier must lie behind the markers. No transaction begins behind the fence, so both questions may be
+    asked at once: a "none" of either stays true.
     """
     routed = {t.source_id: t.name for t in state.transactions(record.link) if record.topic in t.topics}
     tries = Backoff(_PAUSE_S, within_s=deadline - monotonic())
+    waited = False
     while routed:
         topics, described = await together(
             open_topics(source, routed.values()), source.describe_producers(record.topic_partitions)
@@ -39,9 +41,11 @@ async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord
         for _, producers in described.values():
             names |= {routed[p.producer_id] for p in producers if p.txn_start_offset >= 0 and p.producer_id in routed}
         if not names:
-            return
+            return waited
+        waited = True
         what = f"{', '.join(sorted(names))} has a transaction open on {record.topic} at the source"
         await tries.pause(Refused("open-transaction", what))
+    return waited
 
 
 async def begun_elsewhere(state: State, source: ClusterClient, record: TopicRecord, now_ms: int) -> list[str]:

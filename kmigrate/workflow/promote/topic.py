@@ -22,7 +22,7 @@ G  Where a router is silent, or left without notice, a seal replaces its acknowl
 H  The barrier table (`promote.barrier`) is in the state log before the flip: routers read the table there.
 I  Where a topic is written in transactions, no transaction begins on the topic from a record before the fence on
    (`TopicRecord.closing`), and the fence follows once the open transactions have ended: producers without transactions
-   wait for none of them. A router that does not answer is left to the fence (G).
+   wait for none of them. Behind the fence the source is asked once more. A silent router is left to the fence (G).
 J  Many topics are fenced in rounds, with rests in which their writers catch up (`promote.fence_rounds`).
 """
 
@@ -379,18 +379,18 @@ class TopicPromotion:
         except WaitTimedOut as late:
             refusal = Refused("not-drained", f"{late.what} within the fence timeout")
             raise await self._open_at_fence(record) or refusal from late
-        ends: LogEnds | None = None
+        ends, markers_after = None, False
         if record.seal is None and not self.sealer.unheard(record):
-            ends, _ = await together(
+            ends, waited = await together(
                 ends_after_drain(self.source, record, deadline),
                 wait_for_ends(self.log.state, self.source, record, deadline),
             )
+            markers_after = waited or (is_transactional(self.log.state, record) and not record.closing)
         unheard = self.sealer.unheard(record)
         if unheard or record.seal is not None:
             if not await self.sealer.put_on(record, unheard, deadline):
                 return
-            ends = None
-        markers_after = ends is not None and is_transactional(self.log.state, record)
+            ends, markers_after = None, False
         if ends is None:
             ends = await ends_after_drain(self.source, record, deadline)
         await self._write_barrier(record, ends, deadline, markers_after=markers_after)

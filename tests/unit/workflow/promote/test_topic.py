@@ -530,10 +530,11 @@ def test_a_topic_is_fenced_only_once_its_open_transactions_have_ended(monkeypatc
     """Producers without transactions do not wait for a transaction's end."""
     stage, seen = transactional(), list[TopicRecord]()
 
-    async def ends_later(*_: Any) -> None:
+    async def ends_later(*_: Any) -> bool:
         seen.append(stage.record)
         await asyncio.sleep(0.05)
         seen.append(stage.record)
+        return True
 
     monkeypatch.setattr(promote, "wait_for_ends", ends_later)
     monkeypatch.setattr(promote, "refuse_lost_ids", lives_on)
@@ -582,11 +583,12 @@ def test_the_last_sequences_are_read_again_if_a_marker_was_written_after_the_fir
     end = 101 if markers else 100
     stage.target.ends = dict.fromkeys(KEYS, LogOffset(0, end, 3))
 
-    async def markers_arrive(*_: Any) -> None:
+    async def markers_arrive(*_: Any) -> bool:
         if stage.record.phase is not TopicPhase.FENCING:
-            return  # the question before the fence
+            return False  # the question before the fence
         await asyncio.sleep(0.01)
         stage.source.ends = dict.fromkeys(KEYS, LogOffset(0, end, 3))
+        return markers
 
     monkeypatch.setattr(promote, "wait_for_ends", markers_arrive)
     monkeypatch.setattr(promote, "refuse_lost_ids", lives_on)
