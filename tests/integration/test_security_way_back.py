@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from tests.integration.router_world import Writer
 from tests.integration.secure_router import answered, entry, secure_router, written
 from tests.integration.secure_world import MOVER, SecurePair
 from tests.integration.test_router_secure import permit, stored
+
+_WINDOW_S = 0.5
+"""Seconds for which a direct write keeps a topic from being promoted."""
 
 
 def test_deny_acls_keep_other_writers_out_until_the_rollback_and_until_the_end_of_the_way_back(
@@ -65,7 +69,7 @@ def test_deny_acls_keep_other_writers_out_until_the_rollback_and_until_the_end_o
         in_force(source, *(each.binding() for each in grants)),
         secure_router(pair, folder, settings, clients, verb=("run",)) as router,
     ):
-        kmigrate("link", "create", link, "--source", "source", "--set", "straggler_window_s=0.5")
+        kmigrate("link", "create", link, "--source", "source", "--set", f"straggler_window_s={_WINDOW_S}")
         kmigrate("topic", "mirror", topic, "--link", link)
         # before, the router's metadata refuses the writer, and librdkafka gives up
         wait_until(lambda: acls(pair.target, topic, AclPermissionType.ALLOW), 120, "the ACLs to be mirrored")
@@ -86,6 +90,7 @@ def test_deny_acls_keep_other_writers_out_until_the_rollback_and_until_the_end_o
         values = [value for value in stored(source, topic) if value is not None]
         assert values == [*writer.sent[0], b"direct"]
 
+        time.sleep(2 * _WINDOW_S)  # then the direct write no longer counts as a writer's
         promoted()
         kmigrate("promote", topic, "--link", link, "--no-way-back", "--yes")
         wait_until(lambda: at_source().startswith("closed; ended"), 30, "the source to be closed")
