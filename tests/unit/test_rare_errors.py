@@ -144,7 +144,7 @@ def of_clusters(patch: Patch) -> Iterator[tuple[str, Callable[[], Any]]]:
     patch.setattr(append, "settled_end", gives(9))
     tail.producers = gives((NOT_LEADER, ()))
     yield "no-producer-state", lambda: append._without_batch(tail, ("t", 0), 1, 0, 9, -1)
-    nobody = it(metadata=it(brokers={}), refresh=gives(), settings=it(name="s"))
+    nobody = it(metadata=it(brokers={}), open_connection=lambda *_: None, refresh=gives(), settings=it(name="s"))
     yield "unknown-broker", lambda: ClusterClient.connection(nobody, 7)
     patch.setattr(brokers, "api_versions", gives({}))
     yield "log-dirs-unknown", lambda: brokers.log_dirs(nobody, 1, [])
