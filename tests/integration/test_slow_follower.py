@@ -17,6 +17,7 @@ def test_a_slow_follower_hides_nothing_from_the_barrier(
     # Without idempotence librdkafka keeps the order over retries only with a single request in flight.
     ordered = {"max.in.flight": 1}
     run.make_topic(ledger, 3, 2, config={"min.insync.replicas": "1"})
+    run.make_group(group, ledger)
     run.run_clients(
         [
             ProducerSpec("one", "librdkafka", ledger, 75.0, acks="1", idempotent=False, settings=ordered),
