@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kmigrate.sandbox.checker import Verdict, check
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
@@ -209,8 +209,19 @@ class Migration:
     # Clients
 
     def make_topic(self, name: str, partitions: int, replicas: int = 1, config: dict[str, str] | None = None) -> None:
+        """Make a topic on the source, and wait until each broker there knows the topic with all its leaders.
+
+        A consumer that subscribes to a topic at a broker which does not know the topic yet gets an error.
+        """
         create_topics(self.source.client(), [NewTopic(name, partitions, replicas, config=config or {})])
-        time.sleep(0.3)
+        for address in self.source.bootstrap.split(","):
+            broker = AdminClient({**self.source.client(), "bootstrap.servers": address})
+
+            def is_known(broker: AdminClient = broker) -> bool:
+                known = broker.list_topics(timeout=10).topics.get(name)
+                return known is not None and sum(each.leader >= 0 for each in known.partitions.values()) == partitions
+
+            wait_until(is_known, 30, f"topic {name} to be known at {address}")
 
     def make_group(self, name: str, *topics: str) -> None:
         """Make a group on the source that begins at the topics' starts.
