@@ -81,6 +81,8 @@ _LISTEN_S = 20.0
 _RECORDS = 200
 """State records of which the router's CPU is measured."""
 _PATIENCE_S = 600.0
+_NEW_TOPICS_S = 60.0
+"""Seconds within which a broker takes committed offsets of topics that were just created."""
 _MOVING = 100
 """Topics whose copies go on within a second, in the presences without brokers."""
 
@@ -133,7 +135,10 @@ class RealEstate:
                 async def one(at: int, group: str) -> None:
                     async with turn:
                         where = {(topics[at % len(topics)], 0): CommittedOffset(0, "")}
-                        assert not await write_positions(client, group, where, fine)
+                        deadline = time.monotonic() + _NEW_TOPICS_S
+                        while refused := await write_positions(client, group, where, fine):
+                            assert time.monotonic() < deadline, refused  # the broker learns of 2,000 new topics
+                            await asyncio.sleep(0.2)
 
                 await asyncio.gather(*(one(at, group) for at, group in enumerate(groups)))
 
