@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
@@ -35,26 +35,24 @@ def running_clusters(root: Path, *specs: ClusterSpec) -> Iterator[list[KafkaClus
             list(threads.map(KEPT.give_back, clusters))
 
 
-@contextmanager
-def running(clusters: Sequence[KafkaCluster]) -> Iterator[None]:
+def running(clusters: Sequence[KafkaCluster]) -> AbstractContextManager[None]:
     """Let `pause_all` know these clusters while the block lasts."""
-    _RUNNING.extend(clusters)
-    try:
-        yield
-    finally:
-        for cluster in clusters:
-            _RUNNING.remove(cluster)
+    return _known(clusters, _RUNNING)
+
+
+def shared(clusters: Sequence[KafkaCluster]) -> AbstractContextManager[None]:
+    """Let `stop_shared` know these clusters while the block lasts."""
+    return _known(clusters, _SHARED)
 
 
 @contextmanager
-def shared(clusters: Sequence[KafkaCluster]) -> Iterator[None]:
-    """Let `stop_shared` know these clusters while the block lasts."""
-    _SHARED.extend(clusters)
+def _known(clusters: Sequence[KafkaCluster], known: list[KafkaCluster]) -> Iterator[None]:
+    known.extend(clusters)
     try:
         yield
     finally:
         for cluster in clusters:
-            _SHARED.remove(cluster)
+            known.remove(cluster)
 
 
 def stop_shared() -> None:

@@ -30,7 +30,7 @@ from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 
-__all__ = ["BarrierTable", "FinalCheck", "in_time"]
+__all__ = ["BarrierTable", "FinalCheck", "LogEnds", "in_time"]
 
 _LAST_ANSWER_S = 1.0
 _RECENT_S = 0.1
@@ -39,7 +39,8 @@ _Answer = TypeVar("_Answer")
 
 _Marks = dict[int, tuple[ProducerMark, ...]]
 """Producer marks by partition."""
-_Ends = Mapping[tuple[str, int], LogOffset]
+LogEnds = Mapping[tuple[str, int], LogOffset]
+"""Log ends by topic and partition."""
 
 
 async def in_time(asking: Coroutine[Any, Any, _Answer], client: ClusterClient, deadline: float) -> _Answer:
@@ -158,7 +159,7 @@ class FinalCheck:
     async def refresh(self, deadline: float) -> None:
         await together(*(in_time(each.refresh([self.topic]), each, deadline) for each in (self.written, self.copy)))
 
-    async def ends(self, record: TopicRecord, deadline: float) -> tuple[_Ends, _Ends]:
+    async def ends(self, record: TopicRecord, deadline: float) -> tuple[LogEnds, LogEnds]:
         """Return the log ends of both clusters; the written cluster's ends are confirmed by all replicas."""
         keys = record.topic_partitions
         return await together(
@@ -203,11 +204,11 @@ class FinalCheck:
             await tries.pause(Refused(ref, elsewhere[0]))
             ends = await self.ends(record, deadline)
 
-    async def _ask(self, record: TopicRecord, deadline: float) -> tuple[_Ends, _Ends]:
+    async def _ask(self, record: TopicRecord, deadline: float) -> tuple[LogEnds, LogEnds]:
         _, ends = await together(self.refresh(deadline), self.ends(record, deadline))
         return ends
 
-    async def _early(self, record: TopicRecord, deadline: float) -> tuple[_Ends, _Ends] | None:
+    async def _early(self, record: TopicRecord, deadline: float) -> tuple[LogEnds, LogEnds] | None:
         """Return the log ends before the mirror's arrival is known; None for a failure, which does not count yet."""
         try:
             async with asyncio.timeout(_RECENT_S):
@@ -227,7 +228,7 @@ class FinalCheck:
                     "of it are mirrored",
                 )
 
-    def _refuse_moved(self, record: TopicRecord, ends: _Ends) -> None:
+    def _refuse_moved(self, record: TopicRecord, ends: LogEnds) -> None:
         refuse_unwitnessed(self.written, ends)
         back = record.at_target
         accepted = not back and record.terms is not None and record.terms.accept_direct

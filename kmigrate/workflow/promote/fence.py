@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.leaders import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import Refused
 from kmigrate.model.presences import PartitionProgress
@@ -18,10 +18,9 @@ from kmigrate.net.retry import Backoff
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.base.running import registered_routers
-from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck, in_time
+from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck, LogEnds, in_time
 
 __all__ = [
-    "LogEnds",
     "barrier_at",
     "ends_after_drain",
     "not_arrived",
@@ -32,9 +31,6 @@ __all__ = [
     "undrained",
     "unreported_router",
 ]
-
-LogEnds = Mapping[tuple[str, int], LogOffset]
-"""Log ends by topic and partition."""
 
 
 def silent_router(log: StateLog, given_up: Callable[[str], bool]) -> str | None:

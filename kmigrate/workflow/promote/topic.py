@@ -48,10 +48,9 @@ from kmigrate.workflow.base.connections import LinkClusters
 from kmigrate.workflow.base.open_transactions import begun_elsewhere, refuse_lost_ids, wait_for_ends
 from kmigrate.workflow.base.unit import PromoteProgress, Unit, decided
 from kmigrate.workflow.groups.readers import ReaderLooks
-from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck
+from kmigrate.workflow.promote.barrier import BarrierTable, FinalCheck, LogEnds
 from kmigrate.workflow.promote.direct_writers import direct_writers
 from kmigrate.workflow.promote.fence import (
-    LogEnds,
     barrier_at,
     ends_after_drain,
     not_arrived,
@@ -226,9 +225,7 @@ class TopicPromotion:
         except (Refused, WaitTimedOut) as late:
             if self._record(self.log.state) != record:
                 return  # a person has taken the promote back
-            refusal = Refused("not-drained", f"{late.what} within the fence timeout")
-            named = await self._open_at_fence(record)
-            raise named or (refusal if isinstance(late, WaitTimedOut) else late) from None
+            raise await self._refusal(record, late) from None
         if await self._ready(record):
             await self._fence(record)
 
@@ -377,8 +374,7 @@ class TopicPromotion:
         try:
             await self.progress.wait(self.log, self.key, not_drained, deadline - monotonic(), "every router to drain")
         except WaitTimedOut as late:
-            refusal = Refused("not-drained", f"{late.what} within the fence timeout")
-            raise await self._open_at_fence(record) or refusal from late
+            raise await self._refusal(record, late) from late
         ends, markers_after = None, False
         if record.seal is None and not self.sealer.unheard(record):
             ends, waited = await together(
@@ -412,6 +408,12 @@ class TopicPromotion:
             await self._advance(record, TopicEvent.BARRIER, changed)
 
         await together(self.table.read_early(replace(record, barrier=barrier_at(ends)), deadline), written())
+
+    async def _refusal(self, record: TopicRecord, late: Refused | WaitTimedOut) -> Refused:
+        """Return the refusal that names the transactions which outlast the fence, or else what was late."""
+        if isinstance(late, WaitTimedOut):
+            late = Refused("not-drained", f"{late.what} within the fence timeout")
+        return await self._open_at_fence(record) or late
 
     async def _open_at_fence(self, record: TopicRecord) -> Refused | None:
         """Return the refusal that names the transactions which outlast the fence; None where the source tells none."""
